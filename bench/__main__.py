@@ -23,6 +23,7 @@ from bench.commands import (
     live,
     live_sections,
     outside,
+    newcomer,
     quotes,
     report,
     rewrite,
@@ -243,6 +244,12 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--queries", type=int, default=1000, help="only the first N queries")
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="outside-sift100k")
+    sub = commands.add_parser("newcomer", help="one program of somebody who is new, for velo and others")
+    sub.add_argument("data", type=Path, help="the folder of the set text")
+    sub.add_argument("--only", nargs="+", metavar="SECTION", help="run these; others as last measured")
+    sub.add_argument("--work", type=Path, default=Path(".bench"))
+    sub.add_argument("--out", type=Path, default=Path("docs/results"))
+    sub.add_argument("--name", help="of the page; default: newcomer-, and the set's name")
 
     sub = commands.add_parser("store", help="the metadata store: writing it, checking and resolving filters")
     sub.add_argument("--rows", type=int, default=1_000_000)
@@ -448,6 +455,15 @@ def run_serve(arguments: argparse.Namespace) -> None:
     print(lines.tally(table))
 
 
+def run_newcomer(arguments: argparse.Namespace) -> None:
+    data = arguments.data.resolve()
+    name = arguments.name or f"newcomer-{data.name}"
+    work = str(arguments.work.resolve())
+    context = sections.Context(str(data), work, None, 0, 0, 1, {})
+    newcomer.run(context, arguments.out, name, arguments.only)
+    show(arguments.out, name)
+
+
 def run_soak(arguments: argparse.Namespace) -> None:
     from bench.commands import soak  # as above
 
@@ -549,6 +565,8 @@ def main() -> None:
                 run_soak(arguments)
             case "store":
                 store.run(arguments.rows, arguments.distinct)
+            case "newcomer":
+                run_newcomer(arguments)
             case "hybrid":
                 arguments.work.mkdir(parents=True, exist_ok=True)
                 hybrid.run(

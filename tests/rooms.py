@@ -141,12 +141,13 @@ ROOMS = (
     _room("bench", "peers", "velo.errors velo.options velo.formats velo.building velo"),
     _room("bench", "harness", "velo.options velo.formats velo bench.peers"),
     _room("bench", "rungs", "velo bench.harness"),
+    _room("bench", "newcomer", "velo"),
     _room(
         "bench",
         "commands",
         "velo.options velo.formats velo.filters velo.folder velo velo_serving.words velo_serving.wire "
         "velo_serving.places velo_serving.shard velo_serving.hosting velo_serving "
-        "bench.peers bench.harness bench.rungs",
+        "bench.peers bench.harness bench.rungs bench.newcomer",
     ),
     _room("bench", "outside", "velo"),
     _room("bench", "", ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.commands import budgets, filters, hard_tables, live, report, rungs, speed
+from bench.commands import budgets, filters, hard_tables, live, newcomer, report, rungs, speed
 from bench.harness.datasets import DataError
 
 #: Who writes a page, by what its name begins with.
@@ -14,6 +14,7 @@ WRITERS: Mapping[str, Callable[[Path, str], object]] = {
     "filters": filters.rewrite,
     "hard": lambda out, name: hard_tables.write(out, name, "hard-before"),
     "live": live.rewrite,
+    "newcomer": newcomer.rewrite,
     "report": report.rewrite,
     "rungs": rungs.rewrite,
     "speed": speed.rewrite,

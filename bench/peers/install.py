@@ -24,7 +24,11 @@ def interpreter(name: str, work: Path) -> Path:
     requirements = HERE / name / "requirements.txt"
     if not requirements.exists():
         raise PeerMissing(f"{name}: no such peer; there are {', '.join(NAMES)}")
-    folder = work / "venvs" / name
+    return environment(name, requirements, work / "venvs" / name)
+
+
+def environment(name: str, requirements: Path, folder: Path) -> Path:
+    """The Python of an environment in ``folder`` that has these requirements; the same errors."""
     python = folder / "bin" / "python"
     stamp = folder / "requirements.sha256"
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
