@@ -22,8 +22,8 @@ from bench.commands import (
     ladder,
     live,
     live_sections,
-    outside,
     newcomer,
+    outside,
     quotes,
     report,
     rewrite,
@@ -244,6 +244,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--queries", type=int, default=1000, help="only the first N queries")
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="outside-sift100k")
+
     sub = commands.add_parser("newcomer", help="one program of somebody who is new, for velo and others")
     sub.add_argument("data", type=Path, help="the folder of the set text")
     sub.add_argument("--only", nargs="+", metavar="SECTION", help="run these; others as last measured")
