@@ -22,7 +22,7 @@ from tools import debian, stage
 ROOT = stage.ROOT
 OLDEST = 10
 
-#: What needs the package alone: no Ray, whose wheels come late for a new Python, and no sources.
+#: What needs the package alone: neither Ray nor sources.
 TESTS = tuple(
     f"tests/{room}"
     for room in ("public", "search", "filters", "formats", "folder", "index", "words", "testing")

@@ -92,7 +92,7 @@ def test_values_become_plain(value: Any, kept: Any) -> None:
         (None, FilterTypeError, "is_null"),
         (math.nan, FilterError, "NaN"),
         (np.float32("nan"), FilterError, "NaN"),
-        (np.datetime64("NaT"), FilterError, "NaT"),
+        (np.datetime64("NaT", "s"), FilterError, "NaT"),
         ([1], FilterTypeError, "list"),
         (b"x", FilterTypeError, "bytes"),
         (object(), FilterTypeError, "object"),
