@@ -24,7 +24,6 @@ STYLES = {
     "diskannrust": ("#4d7c0f", "d"),
     "alayalite": ("#7c4a21", "<"),
     "lancedb": ("#65a30d", ">"),
-    "qdrant": ("#db2777", "h"),
     "qdrantedge": ("#db2777", "h"),
     "faiss": ("#a16207", "p"),
     "numpy": ("#57534e", "X"),
