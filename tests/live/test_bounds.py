@@ -80,6 +80,18 @@ def test_the_nearest_alone_is_found_in_equal_parts(tmp_path: Path) -> None:
         assert recall_at_k(found.ids, brute_force(rows, queries, 1).ids) >= 0.95
 
 
+def test_a_part_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None:
+    """Of rows without a structure each part holds its share of the answers."""
+    drawn = np.random.default_rng(6).normal(size=(6_200, 128)).astype(np.float32)
+    rows, queries = np.split(drawn, [6_000])
+    with velo.create(tmp_path / "a", dim=128, durability="process", threads=1) as index:
+        for some in np.split(rows, 4):
+            index.insert(some)
+            index.flush()
+        found = index.search(queries, K, recall=0.9)
+        assert recall_at_k(found.ids, brute_force(rows, queries, K).ids) >= 0.9
+
+
 def test_more_parts_than_a_call_takes_are_searched_in_several(
     parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,7 @@ fn step_together(legs: Legs, k: u32, ending: Ending) state.PageError!bool {
     for (0..legs.count()) |i| {
         const leg = legs.at(i);
         if (!is_due(leg, together)) continue;
-        if (i > 0 and leg.search.beside == null) leg.search.beside = .{ .reach = reach(legs, k).distance };
+        if (i > 0 and leg.search.beside == null) leg.search.beside = .init(reach(legs, k).distance, leg.search.list.limit, leg.search.shared.reader.n(), legs.at(0).search.shared.reader.n());
         try leg.search.navigate();
     }
     var known = reach(legs, k);

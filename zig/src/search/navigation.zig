@@ -26,12 +26,17 @@ const chosen_ahead = 3;
 pub const Beside = struct {
     /// The k-th nearest by estimates of all parts.
     reach: f32,
+    /// So many of the list are followed without coming nearer.
+    patience: u32,
     nearest: f32 = std.math.inf(f32),
     /// Followed since the nearest was found.
     since: u32 = 0,
 
-    /// So much of the list is followed without coming nearer.
-    const patience_share = 4;
+    /// `rows` of the part, of which the larger one has `most`: a part as large holds as many answers, and ends no earlier.
+    pub fn init(reach: f32, list_size: u32, rows: u32, most: u32) Beside {
+        const share = 2 * @as(f32, @floatFromInt(rows)) / @as(f32, @floatFromInt(most));
+        return .{ .reach = reach, .patience = @intFromFloat(@as(f32, @floatFromInt(list_size)) * std.math.clamp(share, 0.25, 1)) };
+    }
 
     fn has_come_near(self: *Beside, search: *const Search, next: lists.Candidate) bool {
         const nearest = search.list.items[0].distance();
@@ -40,7 +45,7 @@ pub const Beside = struct {
             self.since = 0;
         }
         self.since += 1;
-        if (self.since <= search.list.limit / patience_share) return false;
+        if (self.since <= self.patience) return false;
         const distance = next.distance();
         const sigma = search.query.sigma_upper(&search.shared.reader.codes, next.vertex(), distance);
         return distance - search.parameters.sigma * sigma > self.reach;
