@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import runpy
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.docs.test_readme import block
 from tests.serving.conftest import RAY_MARKS, Served
 
 
@@ -74,17 +72,3 @@ def test_ray_data_batch(root: Path, sample_path: Path, in_this_process: Callable
     told = in_this_process(root / "examples" / "ray_data_batch.py", str(sample_path))
     assert "200 queries searched" in told
     assert told.count("query ") == 3
-
-
-@on_ray
-def test_the_readme_on_ray(
-    in_this_process: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number, title in enumerate(("As a library", "On Ray")):
-        (tmp_path / f"{number}.py").write_text(block(title, "python"))
-    in_this_process(tmp_path / "0.py")
-    told = in_this_process(tmp_path / "1.py")
-    ids = [int(word) for word in re.findall(r"\d+", told.strip().splitlines()[-1])]
-    assert len(ids) == 10
-    assert all(0 <= one < 20_000 for one in ids)
