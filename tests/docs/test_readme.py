@@ -66,7 +66,7 @@ def test_it_begins_with_the_install_and_ten_lines() -> None:
 
 
 def test_it_is_short() -> None:
-    """100 lines, a picture of what was measured and one of the window, a table of five rows: the rest is in docs."""
+    """100 lines, a picture of what was measured and one of the window, a table of five rows."""
     assert len(README.splitlines()) <= 100
     pictures = re.findall(r"!\[[^\]]*\]\((.*?)\)", README)
     assert pictures == ["docs/results/report-sift100k-memory.png", "docs/pictures/window.png"]
