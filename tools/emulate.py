@@ -146,14 +146,14 @@ def run_lives(inside: Inside, work: Path) -> None:
     there = ("/tools/life.py", "/stage/examples/data")
     machine = inside.root.machine
     say(f"an index lives on {machine}")
-    inside.python(*there, "live", f"/work/{machine}.velo")
+    inside.python(*there, "live", f"/made/{machine}.velo")
     say(f"an index lives on {platform.machine()}")
     subprocess.run([*here, "live", str(work / f"{platform.machine()}.velo")], check=True)
     for made in (machine, platform.machine()):
         index = f"{made}.velo"
         subprocess.run([*here, "ask", str(work / index), str(work / "here.npz")], check=True)
         for level in LEVELS:
-            inside.python(*there, "ask", f"/work/{index}", "/work/there.npz", VELO_CPU_LEVEL=level)
+            inside.python(*there, "ask", f"/made/{index}", "/made/there.npz", VELO_CPU_LEVEL=level)
             compared = same_answers(work / "here.npz", work / "there.npz")
             say(f"made on {made}, asked on both, {machine} with level {level}; same ids: {compared}")
 
@@ -171,7 +171,7 @@ def main() -> None:
         work, staged = folder / "work", folder / "stage"
         work.mkdir()
         stage.stage(staged)
-        inside = Inside(root, {work: "/work", staged: "/stage", ROOT / "tools": "/tools"})
+        inside = Inside(root, {work: "/made", staged: "/stage", ROOT / "tools": "/tools"})
         say(f"{root.path.name}: Python {root.python[1]}, emulated by {root.emulator}; seed {seed}")
         run_zig_tests(inside, seed)
         say("cross-building the wheel and installing it")

@@ -141,10 +141,10 @@ def main() -> None:
             say(f"installing {file.name} where nothing else is")
             if root.machine in file.name:
                 inside = emulate.Inside(
-                    root, {folder: "/work", ROOT / "tools": "/tools", stage.SAMPLE: "/sample"}
+                    root, {folder: "/made", ROOT / "tools": "/tools", stage.SAMPLE: "/sample"}
                 )
                 emulate.install_wheel(root, file)
-                inside.python("/tools/life.py", "/sample", "live", f"/work/{root.machine}.velo")
+                inside.python("/tools/life.py", "/sample", "live", f"/made/{root.machine}.velo")
             else:
                 python = environment(folder / f"{file.suffix[1:]}-environment", file)
                 live(python, folder / f"{file.suffix[1:]}.velo")

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bench.commands import capped
 from bench.harness import cgroup
-from bench.harness.datasets import DataError, nearest
+from bench.harness.datasets import DataError
 from bench.harness.sections import Context
+from tests.bench.small_set import small_set
 
 
 @pytest.fixture
@@ -22,16 +22,7 @@ def folder(tmp_path: Path) -> Path:
             pass
     except DataError as refused:
         pytest.skip(str(refused))
-    random = np.random.default_rng(5)
-    folder = tmp_path / "small"
-    folder.mkdir()
-    base = random.integers(0, 255, size=(4_000, 16)).astype(np.uint8)
-    queries = random.integers(0, 255, size=(60, 16)).astype(np.float32)
-    np.save(folder / "base.npy", base)
-    np.save(folder / "query.npy", queries)
-    np.savez(folder / "truth.npz", ids=nearest(base, queries, 10, "l2"))
-    (folder / "set.json").write_text(json.dumps({"metric": "l2"}))
-    return folder
+    return small_set(tmp_path, 60, 5)
 
 
 def rows_of(folder: Path, limit_bytes: int) -> tuple[dict[str, Any], str]:

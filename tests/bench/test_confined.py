@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.commands import confined
 from bench.harness import cgroup
-from bench.harness.datasets import DataError, nearest
+from bench.harness.datasets import DataError
 from bench.harness.sections import Context
+from tests.bench.small_set import small_set
 
 
 def test_every_step_is_told_and_a_process_that_takes_too_much_is_killed(tmp_path: Path) -> None:
@@ -26,15 +25,7 @@ def test_every_step_is_told_and_a_process_that_takes_too_much_is_killed(tmp_path
         pytest.skip(str(refused))
     assert not group.path.exists()
 
-    random = np.random.default_rng(3)
-    folder = tmp_path / "small"
-    folder.mkdir()
-    base = random.integers(0, 255, size=(4_000, 16)).astype(np.uint8)
-    queries = random.integers(0, 255, size=(30, 16)).astype(np.float32)
-    np.save(folder / "base.npy", base)
-    np.save(folder / "query.npy", queries)
-    np.savez(folder / "truth.npz", ids=nearest(base, queries, 10, "l2"))
-    (folder / "set.json").write_text(json.dumps({"metric": "l2"}))
+    folder = small_set(tmp_path, 30, 3)
     options = {"memory": "40%", "limit_mib": 256, "index": None}
     context = Context(str(folder), str(tmp_path / "work"), None, 20, 0, 1, options)
     confined.run(context, tmp_path / "out", "small", None)
