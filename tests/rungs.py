@@ -19,20 +19,28 @@ from velo.options import SHARED_LINKS
 
 @dataclass(frozen=True)
 class Rung:
-    """Bits in memory and in the record, whether pages hold links; links a vertex in memory, 0: on disk."""
+    """Bits in memory and in the record, whether pages hold links; links a vertex in memory, 0: on disk.
+
+    Below 0 are codes of pages alone: `PAGES` or `PAGES_LEAST`.
+    """
 
     memory_bits: int
     record_bits: int
     page_links: bool
     links: int
 
+    @property
+    def page_codes(self) -> bool:
+        return self.links < 0
+
     def __str__(self) -> str:
-        return f"{self.memory_bits}+{self.record_bits}-{self.links or 'disk'}"
+        name = {0: "disk", PAGES: "pages", PAGES_LEAST: "pages, least"}.get(self.links, str(self.links))
+        return f"{self.memory_bits}+{self.record_bits}-{name}"
 
     @property
     def build(self) -> dict[str, Any]:
         """Options of a build."""
-        names = ("memory_bits", "record_bits", "page_links")
+        names = ("memory_bits", "record_bits", "page_links", "page_codes")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -49,6 +57,8 @@ class Rung:
             return f"{100 * self.memory(path) / (index.n * index.dim * 4):.4f}%"
 
 
+#: Several codes of each page in memory and none of vectors; one code of each.
+PAGES, PAGES_LEAST = -1, -2
 #: From everything in memory to the least that opens.
 RUNGS = (
     Rung(6, 4, False, 32),
@@ -60,27 +70,32 @@ RUNGS = (
     Rung(1, 7, False, 2),
     Rung(2, 6, True, 0),
     Rung(1, 7, True, 0),
+    Rung(1, 7, False, PAGES),
+    Rung(2, 6, True, PAGES_LEAST),
 )
+ON_DISK = RUNGS[8]
 #: What one index that holds links in its pages keeps of them, by its budget.
 LINKS = (32, 8, *SHARED_LINKS, 0)
 
 
 def kind_of(links: int) -> str:
     """Where links are."""
+    if links < 0:
+        return "codes of pages"
     if not links:
         return "on disk"
     return f"shared, {links}" if links in SHARED_LINKS else "of each vertex"
 
 
 def budget_of(path: Path, links: int) -> int:
-    """The least budget in which an index keeps so many links."""
+    """The least budget in which an index keeps so many links, or so much instead of links."""
     with velo.open(path, threads=1) as index:
         info = index.info()
     enough = 2 * info["memory_within_budget_bytes"]
     with pytest.raises(errors.BudgetTooSmallError) as refused:
         velo.open(path, memory=1, threads=1)
     too_little = (refused.value.needed_bytes or 0) - 1
-    if not info["links_built"] or links == 0:
+    if not info["links_built"] or links == (PAGES_LEAST if info["page_codes"] else 0):
         return too_little + 1
     while enough - too_little > 1:
         between = (too_little + enough) // 2
@@ -95,4 +110,6 @@ def links_in(path: Path, memory: int) -> int:
     """Links a vertex in memory that an index keeps in a budget."""
     with velo.open(path, memory=memory, threads=1) as index:
         info = index.info()
+    if info["plan"] == "pages":
+        return PAGES if info["page_codes_kept"] > 1 else PAGES_LEAST
     return int(info["links_kept"]) if info["plan"] == "links_in_memory" else 0

@@ -39,7 +39,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 DtypeName: TypeAlias = Literal["f32", "f16", "u8", "i8"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
-PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk"]
+PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk", "pages"]
 #: What a filter means by a column that the metadata does not have.
 UnknownColumns: TypeAlias = Literal["error", "missing"]
 #: What becomes of ids that no row has.

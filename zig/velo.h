@@ -65,7 +65,8 @@ typedef enum velo_io { VELO_IO_AUTO = 0, VELO_IO_URING = 1, VELO_IO_THREADS = 2,
 typedef enum velo_plan {
     VELO_PLAN_AUTO = 0,
     VELO_PLAN_LINKS_IN_MEMORY = 1,
-    VELO_PLAN_LINKS_ON_DISK = 2
+    VELO_PLAN_LINKS_ON_DISK = 2,
+    VELO_PLAN_PAGES = 3            /* a few codes of each page are all that is in memory; of indexes built with page_codes */
 } velo_plan;
 
 /* What may be asked for, at least and at most, by the names of the arguments. What lies outside is VELO_INVALID_ARGUMENT with
@@ -144,6 +145,8 @@ typedef struct velo_build_options {
                                     * memory where memory_bytes has room */
     int32_t gives_way;             /* 1: several threads link and place while processors have nothing else to do; where
                                     * nothing is left to them, the thread of velo_build_run works with its own priority */
+    int32_t page_codes;            /* 1: pages hold whole codes, and a few codes of each lie beside them: an index needs both that is
+                                    * opened in less memory than codes take */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -209,7 +212,7 @@ typedef struct velo_open_options {
     int32_t plan;                  /* velo_plan */
     uint32_t threads;              /* workers; 0 = all cores */
     uint64_t memory_bytes;         /* 0 = what codes and links need, no cache */
-    uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built */
+    uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built; of VELO_PLAN_PAGES codes of each page */
     uint32_t queries_in_flight;    /* B, a worker; 0 = as measured while running, at most 16 */
     int32_t buffered;              /* 1: no O_DIRECT even where it works */
     uint64_t simulated_seed;       /* libvelo_sim only: seed of the fault plan */
@@ -254,6 +257,8 @@ typedef struct velo_index_info {
     velo_device_info device;
     char uuid[40];
     int32_t page_links;            /* 1: pages hold neighbor lists, so links may stay on disk */
+    int32_t page_codes;            /* 1: built with codes of pages */
+    uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_PAGES */
 } velo_index_info;
 
 int32_t velo_index_info_get(velo_index *index, velo_index_info *info_out);
@@ -425,7 +430,7 @@ typedef struct velo_memory_plan {
     uint32_t struct_size;
     int32_t plan;                  /* velo_plan */
     uint32_t links_kept;
-    uint32_t reserved;
+    uint32_t page_codes_kept;      /* codes of each page, VELO_PLAN_PAGES */
     uint64_t codes_bytes;
     uint64_t pages_bytes;
     uint64_t links_bytes;          /* an estimate where fewer links are kept than were built */

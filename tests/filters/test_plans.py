@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import LINKS, RUNGS, budget_of
+from tests.rungs import LINKS, ON_DISK, PAGES, PAGES_LEAST, budget_of
 from velo import errors
 
 K = 10
@@ -58,15 +58,27 @@ def index(sample_path: Path) -> Any:
 def short(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of the sample with the shortest codes."""
     path = tmp_path_factory.mktemp("short") / "short.velo"
-    velo.build(path, sample.base, threads=2, **RUNGS[-1].build).close()
+    velo.build(path, sample.base, threads=2, **ON_DISK.build).close()
     return path
 
 
-@pytest.fixture(scope="module", params=[(bits, links) for bits in (4, 1) for links in LINKS], ids=str)
-def rung(request: pytest.FixtureRequest, sample_path: Path, short: Path) -> Any:
-    """The sample on every rung that its codes have: all links, eight, shared ones, links on disk."""
+@pytest.fixture(scope="module")
+def of_pages(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with codes of pages."""
+    path = tmp_path_factory.mktemp("pages") / "pages.velo"
+    velo.build(path, sample.base, threads=2, **{**ON_DISK.build, "page_codes": True}).close()
+    return path
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(bits, links) for bits in (4, 1) for links in LINKS] + [(1, PAGES), (1, PAGES_LEAST)],
+    ids=str,
+)
+def rung(request: pytest.FixtureRequest, sample_path: Path, short: Path, of_pages: Path) -> Any:
+    """The sample on every rung that its codes have: all links, eight, shared ones, links on disk, pages."""
     bits, links = request.param
-    path = sample_path if bits == 4 else short
+    path = of_pages if links < 0 else sample_path if bits == 4 else short
     with velo.open(path, memory=budget_of(path, links), threads=2) as opened:
         yield opened
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import RUNGS, budget_of
+from tests.rungs import PAGES, PAGES_LEAST, RUNGS, budget_of
 from velo import errors
 from velo.options import SHARED_LINKS
 from velo.testing import synthetic_metadata, synthetic_vectors
@@ -32,9 +32,9 @@ FILES = (
 )
 
 
-@pytest.fixture(scope="module", params=[RUNGS[2], RUNGS[6]], ids=str)
+@pytest.fixture(scope="module", params=[RUNGS[2], RUNGS[6], RUNGS[9]], ids=str)
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Codes of four bits and links in pages; codes of one bit and none."""
+    """Codes of four bits and links in pages; codes of one bit and none; the same with codes of pages."""
     path = tmp_path_factory.mktemp("sound") / "i"
     velo.build(
         path,
@@ -54,8 +54,9 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def budgets(sound: Path) -> list[int]:
     """One for each rung that this index has."""
     with velo.open(sound, threads=1) as index:
-        on_disk = [0] if index.info()["page_links"] else []
-    return [budget_of(sound, links) for links in (16, 8, *SHARED_LINKS, *on_disk)]
+        info = index.info()
+    others = [0] if info["page_links"] else [PAGES, PAGES_LEAST] if info["page_codes"] else []
+    return [budget_of(sound, links) for links in (16, 8, *SHARED_LINKS, *others)]
 
 
 @pytest.fixture
@@ -69,7 +70,8 @@ def opened_and_verified(path: Path, memory: int | None = None) -> None:
 
 
 def test_these_are_all_files(sound: Path) -> None:
-    assert tuple(sorted(entry.name for entry in sound.iterdir())) == FILES
+    names = {entry.name for entry in sound.iterdir()}
+    assert tuple(sorted(names - {"page_codes.bin"})) == FILES
     opened_and_verified(sound)
     assert velo.verify(sound) > 0
 
@@ -173,7 +175,7 @@ def test_only_the_damaged_page_fails_a_search(copy: Path, budgets: list[int]) ->
         with velo.open(copy, memory=memory, threads=1) as index:
             for row in range(0, ROWS, 7):
                 try:
-                    index.search(rows[row], k=5)
+                    index.search(rows[row], k=5, list_size=8)
                 except errors.CorruptIndexError as error:
                     failed.append(error)
         assert failed, "some query wanted that page"

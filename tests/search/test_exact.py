@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import RUNGS, Rung
+from tests.rungs import ON_DISK, RUNGS, Rung
 from velo import errors
 from velo.testing import brute_force
 from velo.types import MetricName
@@ -99,7 +99,7 @@ def test_distances_are_those_of_float64(
             assert not own.distances.any()
 
 
-@pytest.mark.parametrize(("rung", "cached"), [*((rung, False) for rung in RUNGS), (RUNGS[-1], True)], ids=str)
+@pytest.mark.parametrize(("rung", "cached"), [*((rung, False) for rung in RUNGS), (ON_DISK, True)], ids=str)
 def test_every_kind_of_search(rung: Rung, cached: bool, tmp_path: Path, random: np.random.Generator) -> None:
     rows = rows_of("float32", random)
     groups = random.integers(0, 5, size=N)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.
 
 @pytest.fixture(
     scope="module",
-    params=zip(RUNGS, ("l2", "ip", "cosine") * 3, strict=True),
+    params=zip(RUNGS, cycle(("l2", "ip", "cosine")), strict=False),
     ids=lambda of: "-".join(map(str, of)),
 )
 def space(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -3,8 +3,8 @@
 A sample of rows are the queries, or queries that the caller has seen. Their exact neighbors among all other
 rows come from one pass over the input (:mod:`velo.building.held_out`). Then the finished index is searched
 for them with growing lists, each query's own vertex taken as absent. That is done for several numbers of
-links in memory and for links on disk, since an open index may run any of these plans, and, with the most
-links, for k other than 10.
+links in memory, for links on disk and for codes of pages alone, since an open index may run any of these
+plans, and, with the most links, for k other than 10.
 
 A part of live data takes the table of the largest part, and measures only a few of its points on rows of
 its own: what they miss more or less scales the others (:meth:`_Table.adopted`). It is measured like any other
@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -65,11 +65,14 @@ _LINKS_OWN: Final = 8
 _NO_VERTEX: Final = np.iinfo(np.uint32).max
 
 _CODES_FILE: Final = "codes.bin"
+_PAGE_CODES_FILE: Final = "page_codes.bin"
 
 _ROWS_MIN: Final = 1000
 
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760, 1230, 2000)
 _LISTS_ON_DISK_MAX: Final = 760
+#: Of pages that are ranked: each is read.
+_LISTS_OF_PAGES_MAX: Final = 1230
 
 #: Lists longer than this are searched with a quarter of the sample.
 _LIST_FULL_SAMPLE: Final = 290
@@ -126,6 +129,18 @@ class Point:
     def to_dict(self) -> dict[str, float | int]:
         """Six digits are more than a sample tells."""
         return {name: round(value, 6) for name, value in asdict(self).items()}
+
+
+class _Way(NamedTuple):
+    """What is in memory: so many links a vertex, or codes of each page; neither where links are on disk."""
+
+    links: int
+    page_codes: int = 0
+
+    @staticmethod
+    def of(curve: Mapping[str, Any]) -> _Way:
+        """What a curve of a table was measured with."""
+        return _Way(int(curve["links"]), int(curve.get("page_codes", 0)))
 
 
 @dataclass(frozen=True)
@@ -372,7 +387,38 @@ class _Table:
         self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
     ) -> list[dict[str, Any]]:
         """The whole table: all links first, which the others are compared with."""
-        found: list[tuple[int, int, list[_Seen]]] = []
+        levels = _levels(folder)
+        found: list[tuple[int, _Way, list[_Seen]]] = []
+        try:
+            found = self._of_codes(folder, other_k, lambda share: tell(share * (0.7 if levels else 1.0)))
+        except BudgetTooSmallError:
+            if not levels:
+                raise
+        like: list[_Seen] = []
+        for level in reversed(levels):
+            try:
+                part = self._open(folder, _Way(0, level))
+            except BudgetTooSmallError:
+                continue
+            with closing(part):
+                own = self._curve(part, K_MEASURED, like, _LISTS_OF_PAGES_MAX)
+                if not found:
+                    self.reached = max(one.point.recall for one in own)
+            found.append((K_MEASURED, _Way(0, level), own))
+            like = like or own
+        if not found:
+            raise BudgetTooSmallError("the budget does not hold a code of each page", argument="memory")
+        tell(1.0)
+        return [
+            {"k": k, **way._asdict(), "points": [one.point.to_dict() for one in seen]}
+            for k, way, seen in found
+        ]
+
+    def _of_codes(
+        self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
+    ) -> list[tuple[int, _Way, list[_Seen]]]:
+        """The curves of an index whose codes are in memory."""
+        found: list[tuple[int, _Way, list[_Seen]]] = []
         steps = len(_LINKS) + len(other_k) + 2
         with closing(self._open(folder, None)) as part:
             most = int(part.info().links_kept)
@@ -380,29 +426,25 @@ class _Table:
             widest: list[_Seen] = []
             if most:
                 widest = self._curve(part, K_MEASURED, [])
-                found.append((K_MEASURED, most, widest))
+                found.append((K_MEASURED, _Way(most), widest))
                 self._reach(part, widest)
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
-                    found.append((k, most, self._curve(part, k, [])))
+                    found.append((k, _Way(most), self._curve(part, k, [])))
                     tell((2 + number) / steps)
         for number, links in enumerate(_LINKS):
             if links < most and has_own:
-                with closing(self._open(folder, links)) as part:
+                with closing(self._open(folder, _Way(links))) as part:
                     if part.info().links_kept == links:
-                        found.append((K_MEASURED, links, self._curve(part, K_MEASURED, widest)))
+                        found.append((K_MEASURED, _Way(links), self._curve(part, K_MEASURED, widest)))
             tell((2 + len(other_k) + number) / steps)
         if self._page_links:
-            with closing(self._open(folder, 0)) as part:
+            with closing(self._open(folder, _Way(0))) as part:
                 on_disk = self._curve(part, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
-                found.append((K_MEASURED, 0, on_disk))
+                found.append((K_MEASURED, _Way(0), on_disk))
                 if not most:
                     self._reach(part, on_disk)
-        tell(1.0)
-        return [
-            {"k": k, "links": links, "points": [one.point.to_dict() for one in seen]}
-            for k, links, seen in found
-        ]
+        return found
 
     def _reach(self, part: Part, seen: Sequence[_Seen]) -> None:
         """What is reached at most: by the longest list, or by a look at all codes if that is little."""
@@ -427,22 +469,24 @@ class _Table:
         self.exact = bool(known.get("exact"))
         scan = known.get("scan")
         main = {
-            int(curve["links"]): curve["points"]
+            _Way.of(curve): curve["points"]
             for curve in known["curves"]
             if curve["k"] == K_MEASURED and curve["points"]
         }
-        most = max(main, default=0)
-        if not most or (self._page_links and 0 not in main):
+        most = max(main, default=_Way(0))
+        if not most.links or (self._page_links and _Way(0) not in main):
             return None
-        scales: dict[int, _Scale] = {}
+        if _levels(folder) != sorted(way.page_codes for way in main if way.page_codes):
+            return None
+        scales: dict[_Way, _Scale] = {}
         is_young = len(self._order) < _HANDED_ON_SHARE * int(known["rows"])
         try:
-            for links, points in sorted(main.items(), reverse=True):
-                if is_young and links < most:
-                    scales[links] = scales[most]
+            for way, points in sorted(main.items(), reverse=True):
+                if is_young and way < most:
+                    scales[way] = scales[most]
                     continue
-                with closing(self._open(folder, links if links < most else None)) as part:
-                    if links and part.info().links_kept != links:
+                with closing(self._open(folder, way if way < most else None)) as part:
+                    if way.links and part.info().links_kept != way.links:
                         return None
                     scale = _Scale(
                         [
@@ -450,24 +494,24 @@ class _Table:
                             for point in _checked_points(points)
                         ]
                     )
-                    if links == most and scan is not None:
+                    if way == most and scan is not None:
                         scan = self._search(
                             part, K_MEASURED, _SCAN_LIST, self._all, scan=True
                         ).point.to_dict()
                 if scale.greatest > _SCALE_MAX:
                     return None
-                scales[links] = scale
+                scales[way] = scale
         except BudgetTooSmallError:
             return None
         curves = [
-            curve | {"points": [scales[int(curve["links"])].of(point) for point in curve["points"]]}
+            curve | {"points": [scales[_Way.of(curve)].of(point) for point in curve["points"]]}
             for curve in known["curves"]
-            if int(curve["links"]) in scales
+            if _Way.of(curve) in scales
         ]
         reached = [
             point["recall"]
             for curve in curves
-            if curve["k"] == K_MEASURED and curve["links"] == most
+            if curve["k"] == K_MEASURED and _Way.of(curve) == most
             for point in curve["points"]
         ] + ([scan["recall"]] if scan else [])
         if not self.exact and self._codes == 1.0 and max(reached) < _RECALL_WANTED:
@@ -483,10 +527,17 @@ class _Table:
             "codes": self._codes,
         }
 
-    def _open(self, folder: Path, links: int | None) -> Part:
-        """The part with so many links in memory; 0 are links on disk."""
+    def _open(self, folder: Path, way: _Way | None) -> Part:
+        """The part with so much in memory; None: with all links."""
+        links = None if way is None else way.links
         workers = self._threads or len(os.sched_getaffinity(0))
         tuning = OpenTuning(links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers))
+        if way is not None and way.page_codes:
+            kept = replace(tuning, links_kept=way.page_codes)
+            how = OpenOptions(
+                threads=self._threads, memory=self._memory_bytes or None, plan="pages", tuning=kept
+            )
+            return Part(folder, how)
         if links == 0 and self._threads == 1:
             # What links on disk find depends on the order in which reads end; one at a time, that is fixed.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
@@ -554,6 +605,15 @@ class _Table:
             scored=stats["records_scored"],
         )
         return _Seen(point, found, rows)
+
+
+def _levels(folder: Path) -> list[int]:
+    """How many codes a page the levels of an index have, ascending; none of an index without them."""
+    path = folder / _PAGE_CODES_FILE
+    if not path.exists():
+        return []
+    head = np.fromfile(path, "<u4", 8)
+    return [int(count) for count in head[4 : 4 + head[3]]]
 
 
 def _checked_points(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

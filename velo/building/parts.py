@@ -77,6 +77,7 @@ def build_part(
             "degree": int(info.degree),
             "links_kept": int(info.links_built),
             "page_links": bool(info.page_links),
+            "page_codes": bool(info.page_codes),
         }
     # The seed is in the uuid of an index, and no two parts have the same.
     seed = int(path.name.rpartition("-")[2], 16)

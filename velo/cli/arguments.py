@@ -41,7 +41,7 @@ MemoryText = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
 IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
-PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory or links_on_disk.")]
+PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory, links_on_disk or pages.")]
 NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
 NewIds = Annotated[
     str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")

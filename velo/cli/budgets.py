@@ -52,6 +52,8 @@ def _share(row: PlannedBudget) -> str:
 def _links(row: PlannedBudget) -> str:
     if row.plan == "links_on_disk":
         return "on disk"
+    if row.plan == "pages":
+        return f"none; {row.page_codes_kept} codes a page"
     return f"{row.links_kept}, shared" if row.links_kept in SHARED_LINKS else str(row.links_kept)
 
 
@@ -77,5 +79,5 @@ def bought(rows: list[PlannedBudget]) -> int:
 
 
 def _same(row: PlannedBudget, before: PlannedBudget) -> bool:
-    names = ("plan", "links_kept", "list_size", "recall", "reads", "rounds")
+    names = ("plan", "links_kept", "page_codes_kept", "list_size", "recall", "reads", "rounds")
     return row.plan is not None and all(getattr(row, name) == getattr(before, name) for name in names)

@@ -76,7 +76,11 @@ def _print_info(one: dict[str, Any]) -> None:
                 "pages": f"{one['page_count']:,} of {one['page_size']:,} B, "
                 f"{one['records_per_page']:.1f} records each",
                 "plan": f"{one['plan']}, "
-                f"{one['links_kept']} of {one['links_built']} links a vertex in memory",
+                + (
+                    f"{one['page_codes_kept']} codes of each page in memory"
+                    if one["page_codes_kept"]
+                    else f"{one['links_kept']} of {one['links_built']} links a vertex in memory"
+                ),
                 "device": f"{device['name']}, {direct}: {device['reason']}",
                 "workers": f"{one['threads']} threads, {one['queries_in_flight']} queries in flight each",
                 **({"deleted": f"{one['live']['dead']:,} rows"} if one["live"] else {}),

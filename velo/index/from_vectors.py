@@ -100,6 +100,10 @@ def build(
         Whether pages hold links as well. An index needs that to be opened in less memory than its links take.
         Without links a page holds more records: an index of 128 dimensions is a fifth smaller, and a search
         reads a twentieth less. By default pages hold links, unless `search_memory` has room for all of them.
+    page_codes : bool, optional
+        Whether pages hold whole codes, and a few codes of each page lie beside them. An index needs both to
+        be opened in less memory than its codes take: from 0.3 % of float32 vectors on. A page then holds a
+        fifth fewer records. By default they do where `search_memory` has no room for codes.
     threads : int, optional
         Without it all cores. With 1 the same input and seed give the same index.
     seed : int

@@ -132,6 +132,8 @@ class Inspection(Opened):
             "page_count": sum(int(one.page_count) for one in infos),
             "records_per_page": float(info.records_per_page),
             "page_links": bool(info.page_links),
+            "page_codes": bool(info.page_codes),
+            "page_codes_kept": int(info.page_codes_kept),
             "edges_per_vertex": float(info.edges_per_vertex),
             "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
             "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",

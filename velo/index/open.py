@@ -179,8 +179,10 @@ def open_path(
         Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}
         ``"auto"`` takes io_uring where the system allows it.
-    plan : {"auto", "links_in_memory", "links_on_disk"}
-        ``"auto"`` keeps links in memory where `memory` has room for them.
+    plan : {"auto", "links_in_memory", "links_on_disk", "pages"}
+        ``"auto"`` keeps links in memory where `memory` has room for them. ``"pages"`` has a few codes of each
+        page in memory and nothing of single vectors; ``"auto"`` takes it where `memory` has no room for codes
+        and the index was built with `page_codes`.
     tuning : OpenTuning, optional
     unknown_columns : {"error", "missing"}
         ``"missing"`` for filters on data without a schema.

@@ -7,6 +7,7 @@ from velo.options.bits import (
     bits_within,
     codes_bytes_least,
     links_fit,
+    page_codes_bytes,
     shared_links_within,
 )
 from velo.options.build import (
@@ -69,6 +70,7 @@ __all__ = [
     "limit_of",
     "links_fit",
     "memory_bytes",
+    "page_codes_bytes",
     "shared_links_within",
     "shows_build_options",
     "texts_of",

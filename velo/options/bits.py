@@ -23,6 +23,7 @@ __all__ = [
     "link_bytes",
     "links_fit",
     "memory_code_bytes",
+    "page_codes_bytes",
     "record_bytes",
     "shared_links_bytes",
     "shared_links_within",
@@ -53,6 +54,10 @@ _RECORD_LINKS_BYTES: Final = 53
 #: What a page holds beside records, and a record beside its code.
 _PAGE_HEAD_BYTES: Final = 24
 _RECORD_HEAD_BYTES: Final = 7
+#: Of a code: two factors and a center.
+_FACTORS_BYTES: Final = 5
+#: Of a level of page_codes.bin, beside its codes.
+_LEVEL_BYTES: Final = 512
 #: Of codes.bin, beside the mean and what vectors take.
 _CODES_HEAD_BYTES: Final = 256
 #: Of short lists in memory, however few.
@@ -159,9 +164,21 @@ def codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) ->
     return math.ceil(row_count * vector)
 
 
-def record_bytes(dim: int, record_bits: int) -> float:
-    """Of a record on disk without links."""
-    return dim_code_of(dim) * record_bits / 8 + _RECORD_HEAD_BYTES
+def record_bytes(dim: int, record_bits: int, whole_of: int = 0) -> float:
+    """Of a record on disk without links; in pages of whole codes with its `whole_of` bits in memory."""
+    whole = dim_code_of(dim) * whole_of / 8 + _FACTORS_BYTES if whole_of else 0
+    return dim_code_of(dim) * record_bits / 8 + _RECORD_HEAD_BYTES + whole
+
+
+def page_codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
+    """Bytes of one code of each page and the page directory, a little more than less."""
+    record = record_bytes(dim, record_bits, memory_bits)
+    # Pages are not quite full.
+    pages = 1.1 * row_count / max(1, (PAGE_BYTES - _PAGE_HEAD_BYTES) // record) + 1
+    code = dim_code_of(dim) * memory_bits / 8 + _FACTORS_BYTES
+    return math.ceil(
+        pages * code + row_count * directory_bytes(record) + _shared_bytes(row_count, dim) + _LEVEL_BYTES
+    )
 
 
 def directory_bytes(record: float) -> float:
@@ -176,7 +193,10 @@ def dim_code_of(dim: int) -> int:
 
 def memory_code_bytes(row_count: int, dim: int, memory_bits: int) -> float:
     """A vector's code, factors and center, and its share of centers and mean (docs/FORMAT.md, codes.bin)."""
+    shared = _shared_bytes(row_count, dim)
+    return dim_code_of(dim) * memory_bits / 8 + _FACTORS_BYTES + shared / max(1, row_count)
+
+
+def _shared_bytes(row_count: int, dim: int) -> int:
     centers = min(256, max(1, row_count // 256))
-    dim_code = dim_code_of(dim)
-    shared = centers * dim_code * 4 + dim * 4 + _CODES_HEAD_BYTES
-    return dim_code * memory_bits / 8 + 5 + shared / max(1, row_count)
+    return centers * dim_code_of(dim) * 4 + dim * 4 + _CODES_HEAD_BYTES

@@ -14,6 +14,7 @@ from velo.options.bits import (
     bits_within,
     codes_bytes,
     links_fit,
+    page_codes_bytes,
     shared_links_within,
 )
 from velo.options.checks import UINT32_MAX, in_range, limit_of, memory_bytes, real_number, whole_number
@@ -40,6 +41,7 @@ class BuildKeywords(TypedDict, total=False):
     alpha: float
     links_kept: int | None
     page_links: bool | None
+    page_codes: bool | None
     threads: int | None
     seed: int
     store_vectors: bool | None
@@ -81,6 +83,11 @@ class BuildOptions:
         "Pages hold links, too: an index needs them that is opened in less memory than links take. "
         "Left open, they do unless --search-memory has room for links.",
     ] = None
+    page_codes: Annotated[
+        bool | None,
+        "Pages hold whole codes, and a few codes of each lie beside them: an index needs them that is opened "
+        "in less memory than codes take. Left open, they do where --search-memory has no room for codes.",
+    ] = None
     threads: Annotated[int | None, "Worker threads; all cores without it."] = None
     seed: Annotated[int, "Seed of everything random."] = 0
     store_vectors: Annotated[
@@ -117,7 +124,7 @@ class BuildOptions:
         Raises
         ------
         BudgetTooSmallError
-            The codes alone would not fit in `search_memory`, so that the index could not be opened in it.
+            Not even codes of pages would fit in `search_memory`, so that the index could not be opened in it.
         InvalidArgumentError
             One index does not hold so many vectors; it says how many shards do.
         """
@@ -139,11 +146,15 @@ class BuildOptions:
             shape = (budget, row_count, dim, memory_bits)
             fit = links_fit(*shape) or (links_kept >= 8 and shared_links_within(*shape, record_bits))
             page_links = not (links_kept and fit)
-        needed = codes_bytes(row_count, dim, memory_bits, record_bits)
+        codes = codes_bytes(row_count, dim, memory_bits, record_bits)
+        page_codes = budget > 0 and codes > budget if self.page_codes is None else self.page_codes
+        if page_codes and budget and self.page_links is None:
+            page_links = not links_kept
+        needed = page_codes_bytes(row_count, dim, memory_bits, record_bits) if page_codes else codes
         if budget and needed > budget:
-            why = " as asked" if self.memory_bits is not None else ", the shortest there are,"
+            what = "a code of each page" if page_codes else "the codes"
             raise BudgetTooSmallError(
-                f"search_memory is {budget} bytes; codes of {memory_bits} bits a dimension in memory{why} "
+                f"search_memory is {budget} bytes; {what}, of {memory_bits} bits a dimension, "
                 f"and the page directory take {needed}",
                 argument="search_memory",
                 needed_bytes=needed,
@@ -154,6 +165,7 @@ class BuildOptions:
             record_bits=record_bits,
             links_kept=links_kept,
             page_links=page_links,
+            page_codes=page_codes,
         )
 
     def fill(self, struct: Any) -> None:
@@ -166,6 +178,7 @@ class BuildOptions:
         struct.alpha = self.alpha
         struct.links_kept = UINT32_MAX if self.links_kept is None else self.links_kept
         struct.no_page_links = int(not self.page_links)
+        struct.page_codes = int(bool(self.page_codes))
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(bool(self.store_vectors))

@@ -21,7 +21,7 @@ __all__ = [
 METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
 DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
-PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2}
+PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2, "pages": 3}
 FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
 
 

@@ -19,10 +19,10 @@ from velo.options import (
     PLAN_CODES,
     OpenTuning,
     bits_within,
-    codes_bytes_least,
     fill_search,
     folder_path,
     memory_bytes,
+    page_codes_bytes,
 )
 from velo.types import Memory, PathLike
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 #: Budgets of the table, as shares of the float32 vectors, beside the least that opens.
-SHARES: Final = (0.05, 0.06, 0.08, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
+SHARES: Final = (0.01, 0.02, 0.05, 0.06, 0.08, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
 
 _STEP: Final = 0.05
 _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
@@ -52,6 +52,8 @@ class PlannedBudget:
     plan : str or None
     memory_bits, links_kept : int or None
         An open may keep one step of links less: how long shorter lists get is an estimate.
+    page_codes_kept : int or None
+        Codes of each page, where there is no room for codes of vectors.
     memory_bytes : dict of str to int
         Codes, links, cache and page directory.
     list_size, recall, reads, rounds, estimates : optional
@@ -59,7 +61,7 @@ class PlannedBudget:
     more : dict of str to float, or None
         What another 5 % of the vectors' size would make of reads, rounds and estimates.
     build_bits : tuple of int, or None
-        Bits in memory and in the record that a build would choose for this budget; None: it holds no codes.
+        Bits in memory and in the record that a build would choose for this budget; None: it holds none.
     """
 
     share: float
@@ -68,6 +70,7 @@ class PlannedBudget:
     plan: str | None = None
     memory_bits: int | None = None
     links_kept: int | None = None
+    page_codes_kept: int | None = None
     memory_bytes: dict[str, int] | None = None
     list_size: int | None = None
     recall: float | None = None
@@ -151,7 +154,7 @@ def _rows_of(part: Path) -> int:
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
     one = _bought(index, budget, whole, recall, k)
-    if budget >= codes_bytes_least(index.n, index.dim):
+    if budget >= page_codes_bytes(index.n, index.dim, *bits_within(0, index.n, index.dim)):
         one = replace(one, build_bits=bits_within(budget, index.n, index.dim))
     if one.reads is None:
         return one
@@ -176,6 +179,7 @@ def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> Pla
         "plan": _PLANS[split.plan],
         "memory_bits": index.info()["memory_bits"],
         "links_kept": int(split.links_kept),
+        "page_codes_kept": int(split.page_codes_kept),
         "memory_bytes": parts,
         "list_size": int(expected.list_size),
     }

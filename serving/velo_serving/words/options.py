@@ -162,7 +162,9 @@ class ServeOptions:
     ] = None
     threads: Annotated[int | None, Option("shards", "Worker threads; all cores without it.")] = None
     io: Annotated[str, Option("shards", "auto, uring or threads.")] = "auto"
-    plan: Annotated[str, Option("shards", "How to open: auto, links_in_memory or links_on_disk.")] = "auto"
+    plan: Annotated[str, Option("shards", "How to open: auto, links_in_memory, links_on_disk or pages.")] = (
+        "auto"
+    )
     replicas: Annotated[
         int,
         Option("shards", "Processes or actors of each shard; another one answers when one dies.", least=1),

@@ -29,6 +29,7 @@ pub const BuildOptions = extern struct {
     no_page_links: i32,
     transient: i32,
     gives_way: i32,
+    page_codes: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -60,6 +61,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .alpha = if (o.alpha == 0) 1.2 else o.alpha,
         .links_kept = if (o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
         .page_links = o.no_page_links == 0,
+        .page_codes = o.page_codes != 0,
         .threads = common.thread_count(o.threads),
         .seed = o.seed,
         .memory_bytes = o.memory_bytes,

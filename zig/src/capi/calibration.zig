@@ -52,7 +52,7 @@ pub const MemoryPlan = extern struct {
     struct_size: u32,
     plan: i32,
     links_kept: u32,
-    reserved: u32,
+    page_codes_kept: u32,
     codes_bytes: u64,
     pages_bytes: u64,
     links_bytes: u64,
@@ -77,17 +77,26 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
     defer self.leave();
     const o = try common.read(call.SearchOptions, "options", options);
     var diagnostic: index.Diagnostic = .{};
-    const links = self.reader.links_within(memory_bytes, &diagnostic) catch |err| return common.report_index(err, &diagnostic);
-    const plan: search.Plan = if (links == null) .links_on_disk else .links_in_memory;
+    var plan: search.Plan = .pages;
     var chosen: MemoryPlan = std.mem.zeroes(MemoryPlan);
-    chosen.plan = numbers.number_of(numbers.Plan, plan);
-    chosen.codes_bytes = self.reader.memory_codes_bytes();
     chosen.pages_bytes = self.reader.memory_pages_bytes();
-    if (links) |kept| {
-        chosen.links_kept = kept.kept;
-        chosen.links_bytes = kept.bytes;
-    } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
-    const calibration: search.Calibration = .of(self.reader.manifest(), plan, chosen.links_kept);
+    if (self.reader.links_within(memory_bytes, &diagnostic)) |links| {
+        plan = if (links == null) .links_on_disk else .links_in_memory;
+        chosen.codes_bytes = self.reader.memory_codes_bytes();
+        if (links) |kept| {
+            chosen.links_kept = kept.kept;
+            chosen.links_bytes = kept.bytes;
+        } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
+    } else |err| {
+        if (err != error.BudgetTooSmall) return common.report_index(err, &diagnostic);
+        var second: index.Diagnostic = .{};
+        const of_pages = self.reader.page_codes_within(memory_bytes, &second) catch |another| return common.report_index(another, &second);
+        const kept = of_pages orelse return common.report_index(err, &diagnostic);
+        chosen.page_codes_kept = kept.kept;
+        chosen.codes_bytes = kept.bytes;
+    }
+    chosen.plan = numbers.number_of(numbers.Plan, plan);
+    const calibration: search.Calibration = .of(self.reader.manifest(), plan, @max(chosen.links_kept, chosen.page_codes_kept));
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
     common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration));

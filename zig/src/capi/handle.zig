@@ -48,7 +48,7 @@ pub const Index = struct {
 
     /// What the build measured for the plan in use.
     pub fn calibration(self: *const Index) search.Calibration {
-        return .of(self.reader.manifest(), self.shared.plan, self.reader.links_kept);
+        return .of(self.reader.manifest(), self.shared.plan, @max(self.reader.links_kept, self.reader.page_codes_kept()));
     }
 
     /// A filter that was made for another index is refused; `place` says which of several it is.

@@ -35,6 +35,8 @@ pub const IndexInfo = extern struct {
     device: device.DeviceInfo,
     uuid: [40]u8,
     page_links: i32,
+    page_codes: i32,
+    page_codes_kept: u32,
 };
 
 export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
@@ -78,6 +80,8 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .device = self.workers.device,
         .uuid = @splat(0),
         .page_links = @intFromBool(m.page_links),
+        .page_codes = @intFromBool(m.page_codes),
+        .page_codes_kept = reader.page_codes_kept(),
     };
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);

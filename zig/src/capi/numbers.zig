@@ -3,7 +3,7 @@ const std = @import("std");
 const common = @import("common.zig");
 
 /// As velo_plan.
-pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2 };
+pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2, pages = 3 };
 /// As velo_io.
 pub const Io = enum(i32) { auto = 0, uring = 1, threads = 2, simulated = 3 };
 /// As velo_search_options.filter_plan.

@@ -65,13 +65,20 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: numbers.Plan, ca
     var diagnostic: index.Diagnostic = .{};
     // Workers that hold no pages have no room for a search of links on disk.
     const without_pages = if (o.workers_of) |other| !other.workers.engine.holds_pages() else false;
+    const kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept;
     var options: index.reader.Options = .{
-        .links_kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
+        .links_kept = kept,
+        .page_codes_kept = if (plan == .pages) kept else null,
         .memory_bytes = o.memory_bytes - cache_budget.reserved_bytes(),
         .links = switch (plan) {
-            .auto => if (without_pages) .in_memory else .where_room,
+            .auto, .pages => if (without_pages) .in_memory else .where_room,
             .links_in_memory => .in_memory,
             .links_on_disk => .on_disk,
+        },
+        .page_codes = switch (plan) {
+            .auto => .where_short,
+            .links_in_memory, .links_on_disk => .never,
+            .pages => .always,
         },
         .threads = threads,
     };
@@ -89,7 +96,8 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share };
     self.reader = try open_reader(path, o, names.plan, cache_budget, threads);
     errdefer self.reader.deinit();
-    self.shared = try search.Shared.init(common.allocator, &self.reader, if (self.reader.has_links()) .links_in_memory else .links_on_disk);
+    const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
+    self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
     if (base.ablations) self.shared.ablations = @import("ablate.zig").of_next_index;
     self.completed = tickets.Completed.init() catch |err| return switch (err) {

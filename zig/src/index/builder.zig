@@ -502,7 +502,7 @@ pub const Builder = struct {
         defer if (codes) |*own| own.deinit();
         var built = try graph_stage.make_graph(self, n, &codes, diagnostic);
         defer built.deinit(allocator);
-        var placed = try graph_stage.make_placement(self, &built, self.page_size(), &codes, diagnostic);
+        var placed = try graph_stage.make_placement(self, &built, self.page_geometry().page_size, &codes, diagnostic);
         defer placed.deinit(allocator);
         if (codes) |*own| own.deinit();
         codes = null;
@@ -523,15 +523,15 @@ pub const Builder = struct {
         var partitions = try Partitions.build(self, diagnostic);
         defer partitions.deinit();
         const found = try resume_room.load_placed(allocator, self.dir, self.identity(), partitions.n);
-        var placed = found orelse try partitions.place(self.page_size());
+        var placed = found orelse try partitions.place(self.page_geometry().page_size);
         errdefer placed.deinit(allocator);
         if (found == null and !self.options.transient) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
         const lists = try partitions.placed_lists(placed.placement.order);
         return .{ .placed = placed, .lists = lists, .entry_row = partitions.clusters.entry };
     }
 
-    fn page_size(self: *const Builder) u32 {
-        return writer.page_size_for(self.options.degree, self.params);
+    pub fn page_geometry(self: *const Builder) layout.page.Geometry {
+        return self.options.page_geometry(self.params, self.salt);
     }
 
     fn write_index(self: *Builder, neighbors: writer.Neighbors, entry_row: u32, placed: *const resume_room.Placed, diagnostic: *Diagnostic) Error!void {
@@ -549,12 +549,10 @@ pub const Builder = struct {
             .work_vectors = if (self.work_vectors) |*vectors| vectors else null,
             .vector_bytes = self.options.dim * self.options.dtype.bytes(),
             .params = self.params,
-            .page_size = self.page_size(),
-            .salt = self.salt,
+            .geometry = self.page_geometry(),
             .links_kept = self.options.links(),
-            .page_links = self.options.page_links,
             .header = .{
-                .format_version = layout.format_version,
+                .format_version = layout.format_version_of(self.options.page_codes),
                 .entry_vertex = 0,
                 .n = n,
                 .dim_in = self.options.dim,

@@ -40,7 +40,7 @@ pub fn commit(builder: *Builder, extra_files: []const []const u8, extra_json: ?[
         .null;
     const o = builder.options;
     const text = try layout.manifest.write(arena.allocator(), &.{
-        .format_version = layout.format_version,
+        .format_version = layout.format_version_of(o.page_codes),
         .uuid = &builder.uuid,
         .n = o.n,
         .dim = o.dim,
@@ -54,6 +54,7 @@ pub fn commit(builder: *Builder, extra_files: []const []const u8, extra_json: ?[
         .seed = o.seed,
         .links_built = written.links_built,
         .page_links = o.page_links,
+        .page_codes = o.page_codes,
         .page_size = written.page_size,
         .page_count = written.page_count,
         .edges = written.edges,

@@ -31,9 +31,13 @@ pub fn decode_vectors(self: *const Reader, vertices: []const u32, out: []f32, di
         };
         at_hand = view;
         const record = vertex - view.first_vertex;
-        const center = codes.centers[@as(usize, codes.center_ids[vertex]) * params.dim ..][0..params.dim];
-        const f_full = quant.RecordFactors.f_full(view.ratios[record], codes.f_upper_of(vertex), params.record_bits);
-        quant.decode(params, codes.code(vertex)[0..upper_bytes], view.lower[record * lower_bytes ..][0..lower_bytes], f_full, center, code, rotated);
+        const uppers = self.uppers(&view);
+        const center_id = uppers.center_ids[record];
+        if (center_id >= self.header.center_count) return @import("reader.zig").bad_file(diagnostic, "pages.bin");
+        const center = codes.centers[@as(usize, center_id) * params.dim ..][0..params.dim];
+        const f_upper = quant.PositiveFloat.decode(@intCast(uppers.factors[record] >> 16));
+        const f_full = quant.RecordFactors.f_full(view.ratios[record], f_upper, params.record_bits);
+        quant.decode(params, uppers.codes[record * upper_bytes ..][0..upper_bytes], view.lower[record * lower_bytes ..][0..lower_bytes], f_full, center, code, rotated);
         const row = out[i * self.header.dim_in ..][0..self.header.dim_in];
         self.rotation.undo(rotated, row);
         for (row, self.mean) |*value, mean| value.* += mean;

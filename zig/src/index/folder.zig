@@ -12,7 +12,7 @@ const Error = diagnostics.Error;
 /// Stands in a folder under construction, locked by the process that builds.
 pub const marker_name = "building";
 
-pub const index_names = [_][]const u8{ reader.file_codes, reader.file_links, reader.file_pages, reader.file_page_starts, reader.file_vectors };
+pub const index_names = [_][]const u8{ reader.file_codes, reader.file_links, reader.file_pages, reader.file_page_starts, reader.file_page_codes, reader.file_vectors };
 /// Only needed until the files of the index are written.
 pub const large_work_names = [_][]const u8{
     work.codes_name,

@@ -116,7 +116,7 @@ fn place(builder: *Builder, built: *const graph.Graph, points: *const quant.Buil
         builder.control.enter(.place, built.n);
         const order = try draft_order(builder, built, points, page_bytes, sizes, diagnostic);
         defer base.free_untouched(builder.allocator, order);
-        try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.params, sizes, diagnostic);
+        try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.page_geometry(), sizes, diagnostic);
     }
     builder.control.enter(.place, built.n);
     return place_with(builder, built, points, page_bytes, sizes, false, diagnostic);
@@ -131,10 +131,11 @@ fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quan
 
 /// What a record with so many neighbors takes of a page, by experience; exactly, where pages hold no lists.
 pub fn size_guess(builder: *const Builder, degree: usize) u16 {
-    if (!builder.options.page_links) return @intCast(builder.params.lower_bytes() + layout.page.slot_bytes(false));
+    const fixed = builder.page_geometry().record_bytes();
+    if (!builder.options.page_links) return @intCast(fixed);
     const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(builder.options.n)) + 1) - @log2(1e6)));
     const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
-    return @intCast(builder.params.lower_bytes() + layout.page.slot_bytes(true) + @as(u32, @intFromFloat(@ceil(list_bytes))));
+    return @intCast(fixed + @as(u32, @intFromFloat(@ceil(list_bytes))));
 }
 
 pub fn place_with(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {

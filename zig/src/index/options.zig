@@ -1,6 +1,7 @@
 //! What shapes a build, and the limits of each choice.
 const std = @import("std");
 const base = @import("base");
+const layout = @import("layout");
 const quant = @import("quant");
 const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
@@ -24,6 +25,8 @@ pub const Options = struct {
     links_kept: ?u32 = null,
     /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
     page_links: bool = true,
+    /// Pages hold whole codes, and page_codes.bin a few codes of each page: what searches need where codes have no room.
+    page_codes: bool = false,
     threads: u32 = 1,
     /// The threads that link and place run while processors have nothing else to do.
     gives_way: bool = false,
@@ -46,6 +49,23 @@ pub const Options = struct {
         return self.links_kept orelse @min(32, self.degree);
     }
 
+    /// Pages as they are written.
+    pub fn page_geometry(self: *const Options, params: quant.CodeParams, salt: u32) layout.page.Geometry {
+        var geometry: layout.page.Geometry = .{
+            .page_size = base.limits.page_size_min,
+            .lower_bytes = @intCast(params.lower_bytes()),
+            .salt = salt,
+            .lists = true,
+            .upper_bytes = if (self.page_codes) @intCast(params.upper_bytes()) else 0,
+        };
+        // The smallest page that holds a handful of the largest records.
+        const list_bytes_max = 1 + self.degree * (layout.adjacency.code_length_max + 31) / 8 + 1;
+        while (geometry.page_size < base.limits.page_size_max and
+            geometry.bytes_needed(4, 4 * @min(list_bytes_max, self.degree * 3)) > geometry.page_size) geometry.page_size *= 2;
+        geometry.lists = self.page_links;
+        return geometry;
+    }
+
     /// What a build must have in common with another to go on from its work, its input aside.
     pub fn identity(self: *const Options) u64 {
         var hash = std.hash.XxHash3.init(0);
@@ -61,6 +81,7 @@ pub const Options = struct {
             @as(u32, @bitCast(self.alpha)),
             self.links(),
             @intFromBool(self.page_links),
+            @intFromBool(self.page_codes),
             // One thread promises the same bytes every time, so it goes on from no other's work.
             @intFromBool(self.threads == 1),
             self.seed,

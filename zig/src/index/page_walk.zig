@@ -10,12 +10,13 @@ const adjacency = layout.adjacency;
 pub const PageWalk = struct {
     allocator: std.mem.Allocator,
     opened: *const reader.Reader,
-    buffer: []u8,
+    /// As pages of whole codes are read.
+    buffer: []align(64) u8,
     /// How many pages lie behind.
     count: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, opened: *const reader.Reader) error{OutOfMemory}!PageWalk {
-        return .{ .allocator = allocator, .opened = opened, .buffer = try allocator.alloc(u8, opened.page_geometry().page_size + adjacency.over_read_bytes) };
+        return .{ .allocator = allocator, .opened = opened, .buffer = try allocator.alignedAlloc(u8, .@"64", opened.page_geometry().page_size + adjacency.over_read_bytes) };
     }
 
     pub fn deinit(self: *PageWalk) void {

@@ -426,7 +426,7 @@ pub const Partitions = struct {
             defer draft.deinit(allocator);
             if (!self.builder.options.page_links) {
                 @memset(sizes, graph_stage.size_guess(self.builder, 0));
-            } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, draft.placement.order, self.builder.params, sizes, self.diagnostic);
+            } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, draft.placement.order, self.builder.page_geometry(), sizes, self.diagnostic);
         }
         return self.place_with(page_size, ranks, sizes, &threshold);
     }

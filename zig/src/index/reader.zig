@@ -6,6 +6,7 @@ const layout = @import("layout");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
+const page_codes = @import("page_codes.zig");
 const page_ways = @import("page_ways.zig");
 const space = @import("space.zig");
 const trim = @import("trim.zig");
@@ -39,6 +40,7 @@ pub const file_links = "links.bin";
 const copy_bytes = 1 << 20;
 pub const file_pages = "pages.bin";
 pub const file_page_starts = "page_starts.bin";
+pub const file_page_codes = "page_codes.bin";
 pub const file_vectors = "vectors.bin";
 
 pub const Options = struct {
@@ -50,6 +52,10 @@ pub const Options = struct {
     links: enum { in_memory, where_room, on_disk } = .in_memory,
     /// Without codes nothing can be searched, but pages can be walked.
     codes: bool = true,
+    /// Whether a few codes of each page take the place of codes and links.
+    page_codes: enum { never, where_short, always } = .never,
+    /// How many a page; null leaves it to the budget.
+    page_codes_kept: ?u32 = null,
     threads: u32 = 1,
 };
 
@@ -76,6 +82,8 @@ pub const Reader = struct {
     links_kept: u32 = 0,
     /// Shared links, where there is no room for those of vertices.
     page_ways: ?page_ways.PageWays = null,
+    /// In the place of codes and links.
+    page_codes: ?page_codes.PageCodes = null,
     vectors: ?Vectors = null,
 
     pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
@@ -87,6 +95,20 @@ pub const Reader = struct {
     }
 
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
+        return open_as(allocator, path, options, diagnostic) catch |err| {
+            if (err != error.BudgetTooSmall or options.page_codes != .where_short) return err;
+            var of_pages = options;
+            of_pages.page_codes = .always;
+            var second: Diagnostic = .{};
+            return open_as(allocator, path, of_pages, &second) catch |another| {
+                if (another == error.Unsupported) return err; // it has none
+                diagnostic.* = second;
+                return another;
+            };
+        };
+    }
+
+    fn open_as(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
         var dir = std.fs.cwd().openDir(path, .{}) catch |err| return open_folder_error(path, err, diagnostic);
         errdefer dir.close();
         var parsed = try read_manifest(allocator, dir, path, diagnostic);
@@ -96,23 +118,19 @@ pub const Reader = struct {
         const dtype = std.meta.stringToEnum(Dtype, m.dtype) orelse return bad_manifest(diagnostic, "dtype");
         // Files that other parts read (ids, columns) are checked here too: one rule for the whole folder.
         for (m.files) |file| {
-            const ours = [_][]const u8{ file_codes, file_links, file_page_starts, file_pages, file_vectors };
+            const ours = [_][]const u8{ file_codes, file_links, file_page_starts, file_pages, file_page_codes, file_vectors };
             for (ours) |name| {
                 if (std.mem.eql(u8, name, file.name)) break;
             } else try check_file(allocator, dir, file, diagnostic);
         }
         try check_size(dir, m.file(file_pages) orelse return bad_manifest(diagnostic, file_pages), diagnostic);
 
-        // ---- codes ----
+        // ---- what says how codes are made ----
         const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
         try check_size(dir, codes_file, diagnostic); // before room is made for what a manifest says
-        const head_bytes = @sizeOf(layout.headers.Codes) + @as(u64, m.dim) * 4; // with the mean
-        if (codes_file.bytes < head_bytes) return bad_file(diagnostic, file_codes);
-        const codes_bytes = if (options.codes) codes_file.bytes else head_bytes;
-        var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
-        errdefer codes_memory.free();
-        if (options.codes) try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic) else try read_head(dir, codes_file.name, codes_memory.bytes, diagnostic);
-        const header = std.mem.bytesToValue(layout.headers.Codes, codes_memory.bytes[0..@sizeOf(layout.headers.Codes)]);
+        if (codes_file.bytes < @sizeOf(layout.headers.Codes)) return bad_file(diagnostic, file_codes);
+        var header: layout.headers.Codes = undefined;
+        try read_head(dir, file_codes, std.mem.asBytes(&header), diagnostic);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return bad_file(diagnostic, file_codes);
         if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return bad_file(diagnostic, file_codes);
         if (header.dim_in == 0 or header.dim_in > base.limits.dim_max or header.dim_in != m.dim or
@@ -123,28 +141,8 @@ pub const Reader = struct {
             header.file_bytes() != codes_file.bytes or !header.measures_valid()) return bad_file(diagnostic, file_codes);
         const mean = try allocator.alloc(f32, header.dim_in);
         errdefer allocator.free(mean);
-        @memcpy(mean, std.mem.bytesAsSlice(f32, codes_memory.bytes[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
         var rotation = try quant.Rotation.init(allocator, header.dim_in, header.rotation_seed);
         errdefer rotation.deinit(allocator);
-        const whole = codes_memory.bytes;
-        const codes: quant.Codes = .{
-            .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
-            .n = @intCast(header.n),
-            .bytes = if (options.codes) @alignCast(whole[@intCast(header.codes_offset())..]) else &.{},
-            .factors = if (options.codes) @alignCast(std.mem.bytesAsSlice(u32, whole[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])) else &.{},
-            .center_ids = if (options.codes) whole[@intCast(header.center_ids_offset())..][0..@intCast(header.n)] else &.{},
-            .centers = if (options.codes) @alignCast(std.mem.bytesAsSlice(f32, whole[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])) else &.{},
-            .form = space.form(metric),
-            .norm2_per_f2 = header.norm2_per_f2,
-            .tan_upper = header.tan_upper,
-            .tan_full = header.tan_full,
-        };
-        for (codes.center_ids) |center| if (center >= header.center_count) return bad_file(diagnostic, file_codes);
-        for (codes.factors) |pair| {
-            const offset: u16 = @truncate(pair);
-            if (@max(offset, pair >> 16) > quant.PositiveFloat.largest) return bad_file(diagnostic, file_codes);
-        }
-        if (!all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
 
         // ---- pages ----
         const pages_file = dir.openFile(file_pages, .{}) catch |err| return files.open_error(diagnostic, file_pages, err);
@@ -163,6 +161,38 @@ pub const Reader = struct {
         errdefer directory.deinit(allocator);
         if (directory.n != header.n or directory.page_count() != pages_header.page_count) return bad_file(diagnostic, file_page_starts);
 
+        // ---- codes ----
+        const is_of_pages = options.codes and options.page_codes == .always;
+        const level = if (is_of_pages) try Chosen.of(dir, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
+        // `open` goes on with codes of pages; those of vectors are not even loaded.
+        if (m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
+            codes_file.bytes + directory.memory_bytes() > options.memory_bytes) return error.BudgetTooSmall;
+        const is_whole = options.codes and level == null;
+        const codes_bytes = if (is_whole) codes_file.bytes else header.codes_offset();
+        var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
+        errdefer codes_memory.free();
+        if (is_whole) try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic) else {
+            if (options.codes) try check_file(allocator, dir, codes_file, diagnostic);
+            try read_head(dir, codes_file.name, codes_memory.bytes, diagnostic);
+        }
+        const whole = codes_memory.bytes;
+        @memcpy(mean, std.mem.bytesAsSlice(f32, whole[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
+        const codes: quant.Codes = .{
+            .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
+            .n = @intCast(header.n),
+            .bytes = if (is_whole) @alignCast(whole[@intCast(header.codes_offset())..]) else &.{},
+            .factors = if (is_whole) @alignCast(std.mem.bytesAsSlice(u32, whole[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])) else &.{},
+            .center_ids = if (is_whole) whole[@intCast(header.center_ids_offset())..][0..@intCast(header.n)] else &.{},
+            .centers = @alignCast(std.mem.bytesAsSlice(f32, whole[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
+            .form = space.form(metric),
+            .norm2_per_f2 = header.norm2_per_f2,
+            .tan_upper = header.tan_upper,
+            .tan_full = header.tan_full,
+        };
+        if (!codes_valid(&codes) or !all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
+        var of_pages: ?page_codes.PageCodes = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, &codes, diagnostic) else null;
+        errdefer if (of_pages) |*found| found.deinit();
+
         var self: Reader = .{
             .allocator = allocator,
             .dir = dir,
@@ -178,6 +208,7 @@ pub const Reader = struct {
             .codes_memory = codes_memory,
             .codes = codes,
             .directory = directory,
+            .page_codes = of_pages,
         };
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
         if (options.memory_bytes > 0 and resident > options.memory_bytes)
@@ -187,7 +218,7 @@ pub const Reader = struct {
             diagnostic.say("this index was built without links in its pages: links cannot stay on disk", .{});
             return error.Unsupported;
         }
-        if (options.links != .on_disk) self.load_links(options, resident, diagnostic) catch |err| {
+        if (options.links != .on_disk and level == null) self.load_links(options, resident, diagnostic) catch |err| {
             // Too little memory for links is not too little for an index whose links may stay on disk.
             const none = err == error.Unsupported or err == error.BudgetTooSmall;
             if (!none or options.links == .in_memory or !m.page_links) return err;
@@ -207,6 +238,7 @@ pub const Reader = struct {
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
         self.allocator.free(self.mean);
+        if (self.page_codes) |*found| found.deinit();
         self.codes_memory.free();
         self.parsed.deinit();
         self.dir.close();
@@ -308,6 +340,11 @@ pub const Reader = struct {
         return true;
     }
 
+    /// Codes of each page in memory.
+    pub fn page_codes_kept(self: *const Reader) u32 {
+        return if (self.page_codes) |*found| found.count else 0;
+    }
+
     /// Whether navigation goes through memory.
     pub fn has_links(self: *const Reader) bool {
         return self.links != null or self.page_ways != null;
@@ -349,6 +386,13 @@ pub const Reader = struct {
         return choice;
     }
 
+    /// How many codes of each page a budget would keep in the place of codes and links; null where there are none to keep.
+    pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?struct { kept: u32, bytes: u64 } {
+        if (!self.manifest().page_codes) return null;
+        const chosen: Chosen = try .of(self.dir, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
+        return .{ .kept = chosen.levels.header.counts[chosen.number], .bytes = chosen.bytes };
+    }
+
     /// Shared links, where a budget has room for no others.
     fn ways_within(self: *const Reader, built: u32, room: ?u64) ?trim.Choice {
         if (built < page_ways.built_min) return null;
@@ -380,8 +424,14 @@ pub const Reader = struct {
         };
     }
 
+    /// What is in memory of these records of a page that codes.bin has, too.
+    pub fn uppers(self: *const Reader, view: *const layout.page.View) quant.Uppers {
+        const own = view.uppers orelse return self.codes.uppers(view.first_vertex, view.record_count);
+        return .{ .codes = own.codes, .factors = own.factors.ptr, .center_ids = own.center_ids.ptr };
+    }
+
     pub fn memory_codes_bytes(self: *const Reader) u64 {
-        return self.codes_memory.bytes.len;
+        return self.codes_memory.bytes.len + if (self.page_codes) |*found| found.memory.bytes.len else 0;
     }
     /// What the fewest links in memory would take, codes and page directory included, a little more than less; 0 where
     /// the index was built without links for memory.
@@ -408,7 +458,7 @@ pub const Reader = struct {
     }
 
     pub fn page_geometry(self: *const Reader) layout.page.Geometry {
-        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt, .lists = self.manifest().page_links };
+        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt, .lists = self.manifest().page_links, .upper_bytes = if (self.manifest().page_codes) @intCast(self.codes.params.upper_bytes()) else 0 };
     }
 
     /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
@@ -464,7 +514,7 @@ pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []cons
     return layout.manifest.parse(allocator, text) catch |err| switch (err) {
         error.OutOfMemory => error.OutOfMemory,
         error.NewerVersion => {
-            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version});
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version_of(true)});
             return error.UnsupportedVersion;
         },
         error.OlderVersion => {
@@ -491,6 +541,48 @@ fn read_pages_header(file: std.fs.File, m: *const layout.manifest.Manifest, code
     if ((@as(u64, header.page_count) + 1) * header.page_size != m.file(file_pages).?.bytes) return bad_file(diagnostic, file_pages);
     return header;
 }
+
+/// Whether centers and factors are such.
+pub fn codes_valid(codes: *const quant.Codes) bool {
+    const center_count = codes.centers.len / codes.params.dim;
+    for (codes.center_ids) |center| if (center >= center_count) return false;
+    for (codes.factors) |pair| if (@max(pair & 0xffff, pair >> 16) > quant.PositiveFloat.largest) return false;
+    return true;
+}
+
+/// The level of codes of pages that is searched with.
+const Chosen = struct {
+    levels: page_codes.Levels,
+    file: layout.manifest.File,
+    number: usize,
+    /// Of codes in memory.
+    bytes: u64,
+
+    fn of(dir: std.fs.Dir, m: *const layout.manifest.Manifest, header: *const layout.headers.Codes, directory_bytes: u64, memory_bytes: u64, wanted: ?u32, diagnostic: *Diagnostic) Error!Chosen {
+        if (!m.page_codes) {
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
+            return error.Unsupported;
+        }
+        const file = m.file(file_page_codes) orelse return bad_manifest(diagnostic, file_page_codes);
+        try check_size(dir, file, diagnostic);
+        const levels: page_codes.Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
+        const beside = header.codes_offset() + directory_bytes;
+        const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;
+        const number = if (wanted) |count| levels.with_count(count) orelse {
+            diagnostic.argument = "page_codes_kept";
+            diagnostic.say("page_codes_kept is {d}; of this index it is one of {any}", .{ count, levels.header.counts[0..levels.header.level_count] });
+            return error.InvalidArgument;
+        } else levels.within(room) orelse 0;
+        if (levels.memory_bytes(number) > room orelse std.math.maxInt(u64)) {
+            diagnostic.argument = "memory";
+            diagnostic.needed_bytes = beside + levels.memory_bytes(number);
+            diagnostic.say("memory is {d} bytes, but codes of pages and the page directory take {d}", .{ memory_bytes, diagnostic.needed_bytes });
+            return error.BudgetTooSmall;
+        }
+        return .{ .levels = levels, .file = file, .number = number, .bytes = header.codes_offset() + levels.memory_bytes(number) };
+    }
+};
 
 pub fn all_finite(values: []const f32) bool {
     for (values) |value| if (!std.math.isFinite(value)) return false;

@@ -6,6 +6,7 @@ const graph = @import("graph");
 const base = @import("base");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
+const page_codes = @import("page_codes.zig");
 const work = @import("work.zig");
 const reader = @import("reader.zig");
 const vectors_file = @import("vectors.zig");
@@ -28,11 +29,8 @@ pub const Input = struct {
     work_vectors: ?*const work.GrowingFile,
     vector_bytes: u32,
     params: quant.CodeParams,
-    page_size: u32,
-    salt: u32,
+    geometry: layout.page.Geometry,
     links_kept: u32,
-    /// Pages hold the neighbor lists of their records, too.
-    page_links: bool,
     header: layout.headers.Codes,
     mean: []const f32,
     centers: *const quant.Centers,
@@ -54,15 +52,6 @@ pub const Written = struct {
     }
 };
 
-/// The smallest page that holds a handful of the largest records.
-pub fn page_size_for(degree_max: u32, params: quant.CodeParams) u32 {
-    const list_bytes_max = 1 + degree_max * (adjacency.code_length_max + 31) / 8 + 1;
-    var page_size: u32 = base.limits.page_size_min;
-    while (page_size < base.limits.page_size_max and
-        (layout.page.Geometry{ .page_size = page_size, .lower_bytes = @intCast(params.lower_bytes()), .salt = 0, .lists = true }).bytes_needed(4, 4 * @min(list_bytes_max, degree_max * 3)) > page_size) page_size *= 2;
-    return page_size;
-}
-
 /// Where neighbor lists come from; neighbors are named by their rows.
 pub const Neighbors = union(enum) {
     graph: *const graph.Graph,
@@ -74,12 +63,12 @@ pub const Neighbors = union(enum) {
 
 /// What every record takes of a page, by row, if rows are placed in this order. Lists are only known after placement; but a
 /// list takes nearly as much after another placement, for it is long where its neighbors are far.
-pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, order: []const u32, params: quant.CodeParams, sizes: []u16, diagnostic: *Diagnostic) Error!void {
+pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, order: []const u32, geometry: layout.page.Geometry, sizes: []u16, diagnostic: *Diagnostic) Error!void {
     const new_of_old = try graph.inverse_of(allocator, order);
     defer base.free_untouched(allocator, new_of_old);
     const lists: Lists = .{ .neighbors = neighbors, .degree_max = degree_max, .order = order, .new_of_old = new_of_old, .diagnostic = diagnostic };
     const codec = try train_pages(lists, adjacency.neighbors_max);
-    const fixed: u32 = @intCast(params.lower_bytes() + layout.page.slot_bytes(true));
+    const fixed = geometry.record_bytes();
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     for (order, 0..) |old, vertex| {
         const ids = try lists.of(@intCast(vertex), adjacency.neighbors_max, &buffer);
@@ -93,9 +82,11 @@ pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
     defer allocator.free(new_of_old);
     const lists: Lists = .{ .neighbors = input.neighbors, .degree_max = input.degree_max, .order = input.placement.order, .new_of_old = new_of_old, .diagnostic = diagnostic };
 
-    var written: Written = .{ .links_built = input.links_kept, .page_size = input.page_size };
+    var written: Written = .{ .links_built = input.links_kept, .page_size = input.geometry.page_size };
     errdefer written.deinit(allocator);
-    try write_pages(input, lists, &written, diagnostic);
+    const starts = try write_pages(input, lists, &written, diagnostic);
+    defer allocator.free(starts);
+    if (input.geometry.upper_bytes > 0) try page_codes.write(&input, starts, &written, diagnostic);
     try write_links(input, lists, &written, diagnostic);
     try write_codes(input, new_of_old[input.entry_row], &written, diagnostic);
     if (input.work_vectors) |vectors| try write_vectors(input, vectors, &written, diagnostic);
@@ -156,15 +147,16 @@ fn train_pages(lists: Lists, most: u32) Error!page_lists.Codec {
     return train(page_lists.Codec, .init(@min(most, lists.degree_max)), lists, most);
 }
 
-fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
+/// The first vertex of each page.
+fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error![]u32 {
     const allocator = input.allocator;
     const n = lists.n();
-    const most: u8 = if (input.page_links) adjacency.neighbors_max else 0;
+    const geometry = input.geometry;
+    const most: u8 = if (geometry.lists) adjacency.neighbors_max else 0;
     const codec = try train_pages(lists, most);
-    const geometry: layout.page.Geometry = .{ .page_size = input.page_size, .lower_bytes = @intCast(input.params.lower_bytes()), .salt = input.salt, .lists = input.page_links };
     var starts: std.ArrayList(u32) = .empty;
     defer starts.deinit(allocator);
-    const page = try allocator.alloc(u8, input.page_size);
+    const page = try allocator.alloc(u8, geometry.page_size);
     defer allocator.free(page);
     const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
     defer allocator.free(row_buffer);
@@ -183,7 +175,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
         var set: RecordSet = .{ .kept = @splat(most) };
         const count = try set.fill(lists, &codec, geometry, first, @min(wanted, layout.page.records_max));
         if (count == 0) {
-            diagnostic.say("a record does not fit a page of {d} bytes", .{input.page_size});
+            diagnostic.say("a record does not fit a page of {d} bytes", .{geometry.page_size});
             return error.Internal;
         }
         var composer = layout.page.Composer.init(page, geometry, @intCast(starts.items.len), first, count);
@@ -194,7 +186,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             const ids = try lists.of(vertex, set.kept[i], &buffer);
             var list: [2048]u8 = undefined;
             const list_bytes = if (geometry.lists) codec.encode(vertex, ids, &list) else 0;
-            composer.add(row.lower, row.record_factors.offset, row.record_factors.ratio, input.colors[vertex], list[0..list_bytes]);
+            composer.add(.{ .code = row.upper, .factors = row.memory_factors, .center = row.center }, row.lower, row.record_factors.offset, row.record_factors.ratio, input.colors[vertex], list[0..list_bytes]);
             written.edges += ids.len;
             written.adjacency_bits += codec.encoded_bits(vertex, ids);
         }
@@ -208,9 +200,9 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
 
     var header: layout.headers.Pages = .{
         .checksum = 0,
-        .page_size = input.page_size,
+        .page_size = geometry.page_size,
         .page_count = written.page_count,
-        .salt = input.salt,
+        .salt = geometry.salt,
         .lower_bytes = geometry.lower_bytes,
         .codec = undefined,
     };
@@ -225,6 +217,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     defer allocator.free(bytes);
     layout.page_starts.encode(n, starts.items, bytes);
     try write_whole(input, reader.file_page_starts, &.{bytes}, written, diagnostic);
+    return starts.toOwnedSlice(allocator);
 }
 
 /// How many records from `first` on would share a page. A group begins a page; the few records that the page before had
@@ -377,7 +370,7 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
 }
 
 fn write_vectors(input: Input, vectors: *const work.GrowingFile, written: *Written, diagnostic: *Diagnostic) Error!void {
-    var file = try vectors_file.Writer.create(input.allocator, input.dir, .of(input.vector_bytes, input.salt), diagnostic);
+    var file = try vectors_file.Writer.create(input.allocator, input.dir, .of(input.vector_bytes, input.geometry.salt), diagnostic);
     defer file.deinit();
     const row = try input.allocator.alloc(u8, input.vector_bytes);
     defer input.allocator.free(row);

@@ -4,6 +4,7 @@ const builtin = @import("builtin");
 const adjacency = @import("adjacency.zig");
 const page_lists = @import("page_lists.zig");
 const links = @import("links.zig");
+const page = @import("page.zig");
 
 comptime {
     if (builtin.cpu.arch.endian() != .little) @compileError("velo's files are little-endian and so must be the machine");
@@ -89,6 +90,45 @@ pub const Links = extern struct {
     }
 };
 
+/// page_codes.bin: this header, then levels, each at a multiple of 64 bytes: codes of each page, packed, zeros up to the next
+/// multiple of 64, their factors, the numbers of their centers, and padding.
+pub const PageCodes = extern struct {
+    magic: [8]u8 = magic_expected.*,
+    page_count: u32,
+    level_count: u32,
+    /// Codes a page of each level, ascending; the first has 1.
+    counts: [levels_max]u32,
+    /// The largest F of the upper codes of all vectors.
+    f_upper_max: f32,
+    zeros: [7]u32 = @splat(0),
+
+    pub const magic_expected = "VELOPGCO";
+    pub const levels_max = 4;
+
+    /// Where the three arrays of a level begin, and where it ends.
+    pub const Level = struct { codes: u64, factors: u64, center_ids: u64, end: u64 };
+
+    pub fn level(self: *const PageCodes, number: usize, code_bytes: u64) Level {
+        var at: u64 = @sizeOf(PageCodes);
+        for (self.counts[0 .. number + 1], 0..) |count, i| {
+            const codes = std.mem.alignForward(u64, at, 64);
+            const each = @as(u64, self.page_count) * count;
+            const factors = std.mem.alignForward(u64, codes + each * code_bytes, 64);
+            at = factors + 5 * each + Codes.padding_bytes;
+            if (i == number) return .{ .codes = codes, .factors = factors, .center_ids = factors + 4 * each, .end = at };
+        }
+        unreachable;
+    }
+
+    pub fn valid(self: *const PageCodes) bool {
+        if (!std.mem.eql(u8, &self.magic, magic_expected) or self.level_count < 1 or self.level_count > levels_max or
+            self.counts[0] != 1 or !std.math.isFinite(self.f_upper_max) or self.f_upper_max < 0) return false;
+        for (self.counts[1..self.level_count], self.counts[0 .. self.level_count - 1]) |count, below|
+            if (count <= below or count > page.records_max) return false;
+        return true;
+    }
+};
+
 /// pages.bin: a page that begins with this header, then the data pages.
 pub const Pages = extern struct {
     magic: [8]u8 = magic_expected.*,
@@ -111,6 +151,7 @@ pub const Pages = extern struct {
 comptime {
     std.debug.assert(@sizeOf(Codes) == 128);
     std.debug.assert(@sizeOf(Links) == 128);
+    std.debug.assert(@sizeOf(PageCodes) == 64);
     std.debug.assert(@sizeOf(Pages) == 960);
 }
 

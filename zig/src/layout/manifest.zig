@@ -3,6 +3,7 @@
 const std = @import("std");
 const base = @import("base");
 const format_version = @import("layout.zig").format_version;
+const format_version_of = @import("layout.zig").format_version_of;
 
 pub const file_name = "manifest.json";
 pub const bytes_max = 16 * 1024 * 1024;
@@ -24,8 +25,9 @@ pub const CalibrationPoint = struct {
     scored: f32,
 };
 
-/// Points by ascending list size, for one k and one number of links in memory; 0 links are links on disk.
-pub const CalibrationCurve = struct { k: u32, links: u32, points: []const CalibrationPoint };
+/// Points by ascending list size, for one k and one number of links in memory; 0 links are links on disk, or none where a few
+/// codes of each page are all that is in memory.
+pub const CalibrationCurve = struct { k: u32, links: u32, page_codes: u32 = 0, points: []const CalibrationPoint };
 
 /// What stands behind `recall=` of a search.
 pub const Calibration = struct {
@@ -62,6 +64,8 @@ pub const Manifest = struct {
     links_built: u32,
     /// Pages hold the neighbor lists of their records; without them links on disk cannot be searched.
     page_links: bool = true,
+    /// Pages hold whole codes, and page_codes.bin a few codes of each page: what is searched where codes find no room.
+    page_codes: bool = false,
     page_size: u32,
     page_count: u32,
     edges: u64,
@@ -128,13 +132,14 @@ pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
     const Version = struct { format_version: u64 };
     const options: std.json.ParseOptions = .{ .ignore_unknown_fields = true, .allocate = .alloc_always };
     const version = std.json.parseFromSliceLeaky(Version, arena.allocator(), text, options) catch |err| return refuse(err);
-    if (version.format_version > format_version) return error.NewerVersion;
+    if (version.format_version > format_version_of(true)) return error.NewerVersion;
     if (version.format_version < format_version) return error.OlderVersion;
     const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadManifest;
     const found = text[at + checksum_key.len ..];
     const sum = checksum_text(base.checksum(text[0..at]));
     if (!std.mem.eql(u8, found, sum ++ "\"\n}\n")) return error.BadManifest;
     const value = std.json.parseFromSliceLeaky(Manifest, arena.allocator(), text, options) catch |err| return refuse(err);
+    if (value.format_version != format_version_of(value.page_codes)) return error.BadManifest;
     for (value.files) |file| if (!is_plain_name(file.name)) return error.BadManifest;
     return .{ .arena = arena, .value = value };
 }

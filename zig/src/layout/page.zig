@@ -8,7 +8,10 @@
 //!   16      4                 salt: from the index's uuid, so that a page of another index is not taken for ours
 //!   20      2                 record count c
 //!   22      2                 adjacency start a: first byte of the adjacency heap, from the start of the page
-//!   24      c * lower_bytes   lower codes
+//!   24      c * 4             factors of the upper code; these three only in pages that hold whole codes
+//!   …       c * 1             center
+//!   …       c * upper_bytes   upper codes
+//!   …       c * lower_bytes   lower codes
 //!   …       c * 4             offset A of the full code (f32)
 //!   …       c * 2             factor F of the full code, as a share of that of the upper code (u16)
 //!   …       c * 1             color: records of one color lie within tau of each other
@@ -22,10 +25,10 @@ const assert = std.debug.assert;
 
 pub const header_bytes = 24;
 const factor_bytes = 6;
-/// Bytes a record takes beside its code and its adjacency list.
-pub fn slot_bytes(lists: bool) u32 {
-    return factor_bytes + 1 + @as(u32, if (lists) 2 else 0);
-}
+/// Of a record in a page that holds whole codes, beside its upper code.
+const upper_factor_bytes = 5;
+/// No float of 16 bits that is not negative is larger (docs/FORMAT.md, "Codes and their packing").
+pub const upper_factor_largest = 0xfeff;
 pub const records_max = 512;
 
 pub const Corrupt = error{
@@ -54,9 +57,21 @@ pub const Geometry = struct {
     salt: u32,
     /// Pages hold the neighbor lists of their records.
     lists: bool,
+    /// Of a record's upper code, where pages hold whole codes; else 0.
+    upper_bytes: u32 = 0,
+
+    /// Bytes a record takes beside its adjacency list.
+    pub fn record_bytes(self: Geometry) u32 {
+        return self.whole_bytes() + self.lower_bytes + factor_bytes + 1 + @as(u32, if (self.lists) 2 else 0);
+    }
+
+    /// Of them for what codes.bin holds, too.
+    fn whole_bytes(self: Geometry) u32 {
+        return if (self.upper_bytes > 0) self.upper_bytes + upper_factor_bytes else 0;
+    }
 
     pub fn bytes_needed(self: Geometry, record_count: u32, adjacency_bytes: u32) u32 {
-        return header_bytes + record_count * (self.lower_bytes + slot_bytes(self.lists)) + adjacency_bytes;
+        return header_bytes + record_count * self.record_bytes() + adjacency_bytes;
     }
 };
 
@@ -66,6 +81,8 @@ pub const View = struct {
     page_size: u32,
     first_vertex: u32,
     record_count: u32,
+    /// What codes.bin holds of these records; null in pages without whole codes.
+    uppers: ?Uppers,
     lower: [*]const u8,
     offsets: []align(1) const f32,
     ratios: []align(1) const u16,
@@ -74,6 +91,7 @@ pub const View = struct {
     ends: []align(1) const u16,
     adjacency_start: u32,
 
+    pub const Uppers = struct { factors: []const u32, center_ids: []const u8, codes: [*]const u8 };
     pub const Expected = struct { page_index: u32, first_vertex: u32, record_count: u32 };
 
     pub fn parse(bytes: []const u8, geometry: Geometry, expected: Expected) Corrupt!View {
@@ -86,6 +104,14 @@ pub const View = struct {
         const start = geometry.bytes_needed(count, 0);
         if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
         var at: u32 = header_bytes;
+        var uppers: ?Uppers = null;
+        if (geometry.upper_bytes > 0) {
+            const factors: []const u32 = @alignCast(std.mem.bytesAsSlice(u32, bytes[at..][0 .. 4 * count]));
+            for (factors) |pair| if (@max(pair & 0xffff, pair >> 16) > upper_factor_largest) return error.BadFactors;
+            at += 4 * count;
+            uppers = .{ .factors = factors, .center_ids = bytes[at..][0..count], .codes = bytes.ptr + at + count };
+            at += count * (1 + geometry.upper_bytes);
+        }
         const lower = bytes.ptr + at;
         at += count * geometry.lower_bytes;
         const offsets: []align(1) const f32 = @ptrCast(bytes[at..][0 .. 4 * count]);
@@ -102,6 +128,7 @@ pub const View = struct {
             .page_size = geometry.page_size,
             .first_vertex = expected.first_vertex,
             .record_count = count,
+            .uppers = uppers,
             .lower = lower,
             .offsets = offsets,
             .ratios = ratios,
@@ -147,13 +174,24 @@ pub const Composer = struct {
         return .{ .bytes = bytes, .geometry = geometry, .record_count = record_count, .at_adjacency = start };
     }
 
-    pub fn add(self: *Composer, lower: []const u8, offset: f32, ratio: u16, color: u8, list: []const u8) void {
+    /// What codes.bin holds of a record.
+    pub const Upper = struct { code: []const u8, factors: u32, center: u8 };
+
+    /// `upper` enters pages that hold whole codes.
+    pub fn add(self: *Composer, upper: Upper, lower: []const u8, offset: f32, ratio: u16, color: u8, list: []const u8) void {
         const i = self.added;
         assert(i < self.record_count);
         assert(lower.len == self.geometry.lower_bytes);
         const c = self.record_count;
-        const codes_end = header_bytes + c * self.geometry.lower_bytes;
-        @memcpy(self.bytes[header_bytes + i * lower.len ..][0..lower.len], lower);
+        if (self.geometry.upper_bytes > 0) {
+            assert(upper.code.len == self.geometry.upper_bytes);
+            std.mem.writeInt(u32, self.bytes[header_bytes + 4 * i ..][0..4], upper.factors, .little);
+            self.bytes[header_bytes + 4 * c + i] = upper.center;
+            @memcpy(self.bytes[header_bytes + upper_factor_bytes * c + i * upper.code.len ..][0..upper.code.len], upper.code);
+        }
+        const codes_begin = header_bytes + c * self.geometry.whole_bytes();
+        const codes_end = codes_begin + c * self.geometry.lower_bytes;
+        @memcpy(self.bytes[codes_begin + i * lower.len ..][0..lower.len], lower);
         std.mem.writeInt(u32, self.bytes[codes_end + 4 * i ..][0..4], @bitCast(offset), .little);
         std.mem.writeInt(u16, self.bytes[codes_end + 4 * c + 2 * i ..][0..2], ratio, .little);
         self.bytes[codes_end + factor_bytes * c + i] = color;
@@ -183,29 +221,39 @@ fn read_u64(bytes: []const u8, at: usize) u64 {
     return std.mem.readInt(u64, bytes[at..][0..8], .little);
 }
 
+const no_upper: Composer.Upper = .{ .code = &.{}, .factors = 0, .center = 0 };
+
 test "what a composer wrote a view reads back, and one flipped bit anywhere is noticed" {
     const seed = std.testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     var prng = std.Random.DefaultPrng.init(seed);
     const random = prng.random();
     for (0..50) |_| {
-        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32), .lists = random.boolean() };
+        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32), .lists = random.boolean(), .upper_bytes = 32 * random.uintAtMost(u32, 1) };
         const count = random.uintAtMost(u32, 23) + 1;
-        var bytes: [4096]u8 = undefined;
+        var bytes: [4096]u8 align(4) = undefined;
         var composer = Composer.init(&bytes, geometry, 7, 1000, count);
+        var upper: [24][32]u8 = undefined;
         var lower: [24][96]u8 = undefined;
         var lists: [24][64]u8 = undefined;
         var lengths: [24]u32 = undefined;
         for (0..count) |i| {
+            random.bytes(&upper[i]);
             random.bytes(&lower[i]);
             random.bytes(&lists[i]);
             lengths[i] = if (geometry.lists) random.uintAtMost(u32, 64) else 0;
-            composer.add(lower[i][0..geometry.lower_bytes], 0.5 * @as(f32, @floatFromInt(i)), @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
+            composer.add(.{ .code = upper[i][0..geometry.upper_bytes], .factors = @intCast(i * 5), .center = @intCast(i) }, lower[i][0..geometry.lower_bytes], 0.5 * @as(f32, @floatFromInt(i)), @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
         }
         composer.seal();
         const expected: View.Expected = .{ .page_index = 7, .first_vertex = 1000, .record_count = count };
         const view = try View.parse(&bytes, geometry, expected);
         for (0..count) |i| {
+            try std.testing.expectEqual(geometry.upper_bytes > 0, view.uppers != null);
+            if (view.uppers) |uppers| {
+                try std.testing.expectEqualSlices(u8, &upper[i], uppers.codes[i * 32 ..][0..32]);
+                try std.testing.expectEqual(i * 5, uppers.factors[i]);
+                try std.testing.expectEqual(i, uppers.center_ids[i]);
+            }
             try std.testing.expectEqualSlices(u8, lower[i][0..geometry.lower_bytes], view.lower[i * geometry.lower_bytes ..][0..geometry.lower_bytes]);
             try std.testing.expectEqual(0.5 * @as(f32, @floatFromInt(i)), view.offsets[i]);
             try std.testing.expectEqual(i * 3, view.ratios[i]);
@@ -220,9 +268,9 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
 
 test "a page of another place or index is named as such" {
     const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1, .lists = true };
-    var bytes: [4096]u8 = undefined;
+    var bytes: [4096]u8 align(4) = undefined;
     var composer = Composer.init(&bytes, geometry, 3, 30, 1);
-    composer.add(&@as([8]u8, @splat(1)), 0, 0, 0, &.{0});
+    composer.add(no_upper, &@as([8]u8, @splat(1)), 0, 0, 0, &.{0});
     composer.seal();
     const right: View.Expected = .{ .page_index = 3, .first_vertex = 30, .record_count = 1 };
     _ = try View.parse(&bytes, geometry, right);
@@ -240,7 +288,7 @@ test "a page of another place or index is named as such" {
 test "a page of more than the most records is refused, whatever the directory says" {
     const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 0, .salt = 1, .lists = false };
     for ([_]u32{ records_max, records_max + 1, 581 }) |count| {
-        var bytes: [4096]u8 = @splat(0);
+        var bytes: [4096]u8 align(4) = @splat(0);
         std.mem.writeInt(u32, bytes[16..20], geometry.salt, .little);
         std.mem.writeInt(u16, bytes[20..22], @intCast(count), .little);
         std.mem.writeInt(u16, bytes[22..24], @intCast(geometry.bytes_needed(count, 0)), .little);
@@ -257,9 +305,9 @@ test "an offset that is no number is refused" {
     const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 8, .salt = 1, .lists = false };
     const expected: View.Expected = .{ .page_index = 0, .first_vertex = 0, .record_count = 3 };
     for ([_]f32{ std.math.nan(f32), std.math.inf(f32), -std.math.inf(f32), -7, std.math.floatMax(f32) }) |offset| {
-        var bytes: [4096]u8 = undefined;
+        var bytes: [4096]u8 align(4) = undefined;
         var composer = Composer.init(&bytes, geometry, 0, 0, 3);
-        for (0..3) |i| composer.add(&@as([8]u8, @splat(1)), if (i == 1) offset else 1, 0, 0, &.{});
+        for (0..3) |i| composer.add(no_upper, &@as([8]u8, @splat(1)), if (i == 1) offset else 1, 0, 0, &.{});
         composer.seal();
         const parsed = View.parse(&bytes, geometry, expected);
         if (std.math.isFinite(offset)) _ = try parsed else try std.testing.expectError(error.BadFactors, parsed);

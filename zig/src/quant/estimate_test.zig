@@ -177,9 +177,9 @@ test "estimates equal their definition: both halves of the code, pages, single r
         query.prepare(q);
 
         var page: [n]f32 = undefined;
-        query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
+        query.estimate_page(sample.codes.uppers(0, n), n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
         var part: [7]f32 = undefined;
-        query.estimate_page(&sample.codes, 60, 7, sample.lower.ptr + 60 * sample.params.lower_bytes(), sample.offsets[60..67], sample.ratios[60..67], &part);
+        query.estimate_page(sample.codes.uppers(60, 7), 7, sample.lower.ptr + 60 * sample.params.lower_bytes(), sample.offsets[60..67], sample.ratios[60..67], &part);
         try testing.expectEqualSlices(f32, page[60..67], &part);
 
         var ids: [600]u32 = undefined;
@@ -241,7 +241,7 @@ test "over many rotations estimates are unbiased, and inside their error bars as
             var near: [n]f32 = undefined;
             query.estimate(&sample.codes, &ids, &near);
             var page: [n]f32 = undefined;
-            query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
+            query.estimate_page(sample.codes.uppers(0, n), n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
             for (0..n) |i| {
                 const truth: f32 = @floatCast(distance2(raw[0..dim_in], raw[(i + 1) * dim_in ..][0..dim_in]));
                 const norm2 = sample.factors[i].norm2;
@@ -301,7 +301,7 @@ test "zero vectors and zero queries give exact distances and no NaN" {
             var near: [3]f32 = undefined;
             query.estimate(&sample.codes, &.{ 0, 1, 2 }, &near);
             var page: [3]f32 = undefined;
-            query.estimate_page(&sample.codes, 0, 3, sample.lower.ptr, sample.offsets, sample.ratios, &page);
+            query.estimate_page(sample.codes.uppers(0, 3), 3, sample.lower.ptr, sample.offsets, sample.ratios, &page);
             for ([_]f32{ 0, 2, 0 }, near, page) |x, a, b| {
                 const truth = dim * (x - value) * (x - value);
                 try testing.expectApproxEqAbs(truth, a, 1e-3 * dim + 4e-3 * x * x * dim); // factors of 16 bits
@@ -420,7 +420,7 @@ test "products are estimated without the rows' lengths in the way" {
         var near: [n]f32 = undefined;
         query.estimate(&sample.codes, &ids, &near);
         var page: [n]f32 = undefined;
-        query.estimate_page(&sample.codes, 0, n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
+        query.estimate_page(sample.codes.uppers(0, n), n, sample.lower.ptr, sample.offsets, sample.ratios, &page);
         for (near, page, 0..) |upper, full, i| {
             var product: f64 = 0;
             for (q, rows[i * dim ..][0..dim]) |a, b| product += @as(f64, a) * b;
@@ -463,7 +463,7 @@ test "a vector's own estimate is exact up to rounding, and no vector changes ano
             const row = rows[i * dim ..][0..dim];
             query.prepare(row);
             var own: [1]f32 = undefined;
-            query.estimate_page(&beside.codes, @intCast(i), 1, beside.lower.ptr + i * params.lower_bytes(), beside.offsets[i..][0..1], beside.ratios[i..][0..1], &own);
+            query.estimate_page(beside.codes.uppers(@intCast(i), 1), 1, beside.lower.ptr + i * params.lower_bytes(), beside.offsets[i..][0..1], beside.ratios[i..][0..1], &own);
             try testing.expectApproxEqAbs(0, own[0] / squares(row), 3e-4);
             query.estimate(&beside.codes, &.{@intCast(i)}, &own);
             try testing.expectApproxEqAbs(0, own[0] / squares(row), 2e-2);

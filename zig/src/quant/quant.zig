@@ -23,6 +23,7 @@ pub const Form = store.Form;
 pub const PositiveFloat = store.PositiveFloat;
 pub const RecordFactors = store.RecordFactors;
 pub const Codes = store.Codes;
+pub const Uppers = store.Uppers;
 
 pub const Query = @import("query.zig").Query;
 pub const BuildCodes = @import("build_codes.zig").BuildCodes;

@@ -102,6 +102,13 @@ pub const Query = struct {
         self.coarse_error2 = sums.coarse_error2 * self.coarse_step * self.coarse_step / self.norm2;
     }
 
+    /// The largest of what an estimate takes from a center, whatever its sign.
+    pub fn largest_term(self: *const Query) f32 {
+        var largest: f32 = 0;
+        for (self.terms[0 .. self.centers.len / self.params.dim]) |term| largest = @max(largest, @abs(term));
+        return largest;
+    }
+
     const coarse_max: f32 = 127;
     /// 127·256, so that hi is at most 127.
     const fine_max: f32 = 127 * 256;
@@ -135,14 +142,12 @@ pub const Query = struct {
         );
     }
 
-    /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. The records are
-    /// those of the vertices from `first_vertex` on; `lower` holds their lower codes one after the other, `offsets` and
-    /// `ratios` their factors (`store.RecordFactors`).
-    pub fn estimate_page(self: *const Query, codes: *const Codes, first_vertex: u32, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
+    /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. `uppers` holds what
+    /// memory, or the page, knows of them, `lower` their lower codes one after the other, `offsets` and `ratios` their factors
+    /// (`store.RecordFactors`).
+    pub fn estimate_page(self: *const Query, uppers: store.Uppers, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
         assert(out.len >= count);
-        assert(first_vertex + count <= codes.n);
         assert(offsets.len >= count and ratios.len >= count);
-        assert(std.meta.eql(self.params, codes.params));
         const k = self.kernels;
         const params = self.params;
         const terms = self.record_terms();
@@ -150,15 +155,14 @@ pub const Query = struct {
         while (done < count) {
             @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
             const part = @min(chunk, count - done);
-            const first = first_vertex + done;
             var dots: Dots = undefined;
-            k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, codes.code(first), params.upper_bytes(), part, &dots.upper_hi, &dots.upper_lo);
+            k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.memory_bits, uppers.codes + done * params.upper_bytes(), params.upper_bytes(), part, &dots.upper_hi, &dots.upper_lo);
             if (params.record_bits > 0) {
                 k.dot_rows(self.hi.ptr, self.lo.ptr, params.dim, params.record_bits, lower + done * params.lower_bytes(), params.lower_bytes(), part, &dots.lower_hi, &dots.lower_lo);
             }
             const records = abi.Records{
-                .factors = codes.factors.ptr + first,
-                .centers = codes.center_ids.ptr + first,
+                .factors = uppers.factors + done,
+                .centers = uppers.center_ids + done,
                 .offsets = offsets.ptr + done,
                 .ratios = ratios.ptr + done,
             };

@@ -55,6 +55,13 @@ pub const RecordFactors = struct {
     }
 };
 
+/// Of some vectors the packed upper codes one after the other, their factors (`Codes.factors`) and the numbers of their centers.
+pub const Uppers = struct {
+    codes: [*]const u8,
+    factors: [*]const u32,
+    center_ids: [*]const u8,
+};
+
 /// Three arrays: packed upper codes of `params.upper_bytes()` with at least `base.limits.code_padding` bytes behind the
 /// last one, factors, and the numbers of centers. They lie apart because a code of 4 bits × 128 dimensions is just a
 /// cache line then, and the factors of 16 neighbors share another.
@@ -82,6 +89,12 @@ pub const Codes = struct {
 
     pub fn pair_of(offset: u16, f: u16) u32 {
         return offset | @as(u32, f) << 16;
+    }
+
+    /// What memory knows of `count` vertices that follow each other.
+    pub fn uppers(self: *const Codes, first: u32, count: u32) Uppers {
+        assert(first + count <= self.n);
+        return .{ .codes = self.code(first), .factors = self.factors.ptr + first, .center_ids = self.center_ids.ptr + first };
     }
 
     /// The packed upper code of a vertex.

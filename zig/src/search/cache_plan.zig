@@ -26,7 +26,7 @@ pub const Budget = struct {
 /// repeat: there it is only made when it was asked for.
 pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
     const reader = shared.reader;
-    if (shared.plan == .links_in_memory and !(budget.share > 0)) return null;
+    if (shared.plan == .pages or (shared.plan == .links_in_memory and !(budget.share > 0))) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
     if (budget.memory_bytes <= used) return null;
     const m = reader.manifest();

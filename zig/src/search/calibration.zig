@@ -29,12 +29,13 @@ pub const Expected = struct {
 /// The table of one open index, for the plan it runs.
 pub const Calibration = struct {
     table: ?*const Table = null,
-    /// Links a vertex in memory; 0 on the links-on-disk plan.
-    links: u32 = 0,
+    plan: Plan = .links_in_memory,
+    /// Links a vertex in memory, or codes of each page; 0 on the links-on-disk plan.
+    kept: u32 = 0,
 
-    pub fn of(manifest: *const layout.manifest.Manifest, plan: Plan, links_kept: u32) Calibration {
-        const table: *const Table = if (manifest.calibration) |*found| found else return .{};
-        return .{ .table = table, .links = if (plan == .links_on_disk) 0 else links_kept };
+    pub fn of(manifest: *const layout.manifest.Manifest, plan: Plan, kept: u32) Calibration {
+        const table: *const Table = if (manifest.calibration) |*found| found else return .{ .plan = plan };
+        return .{ .table = table, .plan = plan, .kept = if (plan == .links_on_disk) 0 else kept };
     }
 
     /// Whether walks ended by distance when the table was measured.
@@ -56,6 +57,7 @@ pub const Calibration = struct {
 
     /// Whether the graph does not reach a recall that a look at all codes comes nearer to.
     pub fn prefers_scan(self: Calibration, k: u32, recall: f32) bool {
+        if (self.plan == .pages) return false; // which has no codes to look at
         const around = self.curves_around() orelse return false;
         const scanned = self.table.?.scan orelse return false;
         const like = self.recall_like(k, recall);
@@ -136,7 +138,7 @@ pub const Calibration = struct {
         var low: ?*const Curve = null;
         var high: ?*const Curve = null;
         for (table.curves) |*curve| {
-            if (curve.links != widest.links or curve.points.len == 0 or curve.k == 0) continue;
+            if (curve.links != widest.links or curve.page_codes != widest.page_codes or curve.points.len == 0 or curve.k == 0) continue;
             if (curve.k <= k and (low == null or curve.k > low.?.k)) low = curve;
             if (curve.k >= k and (high == null or curve.k < high.?.k)) high = curve;
         }
@@ -164,7 +166,7 @@ pub const Calibration = struct {
         var best: ?*const Curve = null;
         var best_gap = std.math.inf(f32);
         for (table.curves) |*curve| {
-            if (curve.links != widest.links or curve.points.len == 0 or curve.k == 0) continue;
+            if (curve.links != widest.links or curve.page_codes != widest.page_codes or curve.points.len == 0 or curve.k == 0) continue;
             const gap = @abs(@log(as_f32(curve.k) / as_f32(k)));
             if (gap < best_gap) {
                 best = curve;
@@ -180,7 +182,7 @@ pub const Calibration = struct {
         var best: ?*const Curve = null;
         for (table.curves) |*curve| {
             if (curve.k != k_measured or curve.points.len == 0) continue;
-            if (best == null or curve.links > best.?.links) best = curve;
+            if (best == null or curve.links > best.?.links or (curve.links == best.?.links and plan_of(curve) == .links_on_disk)) best = curve;
         }
         return best;
     }
@@ -194,18 +196,27 @@ pub const Calibration = struct {
         var high: ?*const Curve = null;
         for (table.curves) |*curve| {
             if (curve.k != k_measured or curve.points.len == 0) continue;
-            // Links on disk are a plan of their own: nothing lies between it and few links.
-            if ((curve.links == 0) != (self.links == 0)) continue;
-            if (curve.links <= self.links and (low == null or curve.links > low.?.links)) low = curve;
-            if (curve.links >= self.links and (high == null or curve.links < high.?.links)) high = curve;
+            // Nothing lies between one plan and another.
+            if (plan_of(curve) != self.plan) continue;
+            const kept = kept_of(curve);
+            if (kept <= self.kept and (low == null or kept > kept_of(low.?))) low = curve;
+            if (kept >= self.kept and (high == null or kept < kept_of(high.?))) high = curve;
         }
         const below = low orelse high orelse return null;
         const above = high orelse below;
-        if (below.links == above.links) return .{ .low = below, .high = above, .share = 0 };
-        const share = @log(as_f32(self.links) / as_f32(below.links)) / @log(as_f32(above.links) / as_f32(below.links));
+        if (kept_of(below) == kept_of(above)) return .{ .low = below, .high = above, .share = 0 };
+        const share = @log(as_f32(self.kept) / as_f32(kept_of(below))) / @log(as_f32(kept_of(above)) / as_f32(kept_of(below)));
         return .{ .low = below, .high = above, .share = share };
     }
 };
+
+fn plan_of(curve: *const Curve) Plan {
+    return if (curve.page_codes > 0) .pages else if (curve.links > 0) .links_in_memory else .links_on_disk;
+}
+
+fn kept_of(curve: *const Curve) u32 {
+    return @max(curve.links, curve.page_codes);
+}
 
 /// What may be promised on the strength of a sample: less its deviation, and less a part of what is missing, since
 /// queries to come are not rows.
@@ -324,10 +335,10 @@ const example_curves = [_]Curve{
 
 test "a list size reaches the recall asked for, grows with it, with fewer links and with k" {
     const table: Table = .{ .queries = 100, .curves = &example_curves };
-    const full: Calibration = .{ .table = &table, .links = 32 };
-    const few: Calibration = .{ .table = &table, .links = 8 };
-    const middle: Calibration = .{ .table = &table, .links = 16 };
-    const on_disk: Calibration = .{ .table = &table, .links = 0 };
+    const full: Calibration = .{ .table = &table, .kept = 32 };
+    const few: Calibration = .{ .table = &table, .kept = 8 };
+    const middle: Calibration = .{ .table = &table, .kept = 16 };
+    const on_disk: Calibration = .{ .table = &table, .plan = .links_on_disk };
     for ([_]u32{ 1, 5, 10, 40, 100, 300 }) |k| {
         for ([_]Calibration{ full, few, middle, on_disk }) |one| {
             var last: u32 = 0;
@@ -361,7 +372,7 @@ test "a filter's list is stretched where whole queries miss what they should fin
     var points = [_]Point{ example_point(16, 0.9), example_point(42, 0.95), example_point(470, 0.97) };
     const curves = [_]Curve{.{ .k = 10, .links = 32, .points = &points }};
     const table: Table = .{ .queries = 600, .curves = &curves };
-    const calibration: Calibration = .{ .table = &table, .links = 14 };
+    const calibration: Calibration = .{ .table = &table, .kept = 14 };
     points[1].deviation = 0.0028;
     try testing.expectEqual(1, calibration.stretch(10, 0.95));
     points[1].deviation = 0.0028 * 2;
@@ -381,7 +392,7 @@ test "a table that makes no sense still gives a list size within the limits" {
         .{ .k = 100, .links = 32, .points = &.{} },
     };
     const table: Table = .{ .queries = 0, .curves = &curves };
-    const one: Calibration = .{ .table = &table, .links = 32 };
+    const one: Calibration = .{ .table = &table, .kept = 32 };
     for ([_]u32{ 1, 10, 4096 }) |k| {
         for ([_]f32{ 0.01, 0.9, 0.999999 }) |recall| {
             const size = one.list_size(k, recall).?;

@@ -64,7 +64,8 @@ fn rows_of(search: *const Search, page: u32) Rows {
     return .{ .first = first, .end = @intCast(@min(@as(u64, first) + rows_per_page, search.shared.reader.n())) };
 }
 
-fn any_passes(filter: *const filter_room.Filter, first: u32, end: u32) bool {
+/// Whether a filter lets any of these vertices through.
+pub fn any_passes(filter: *const filter_room.Filter, first: u32, end: u32) bool {
     var at = first;
     while (at < end) {
         const word = filter.matching_word(at / 64) >> @intCast(at % 64);

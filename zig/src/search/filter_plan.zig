@@ -176,6 +176,7 @@ pub const Case = struct {
 
 /// The plan that a search takes. Where links are on disk a gated search cannot be had: it is the late check.
 pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) FilterPlan {
+    if (shared.plan == .pages) return .gate; // only pages with something that passes are read (ranked.zig)
     return switch (parameters.filter_plan) {
         .auto => Case.of(shared, filter, parameters).choose().plan,
         .gate => if (shared.plan == .links_in_memory) .gate else .late,

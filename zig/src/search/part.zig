@@ -18,7 +18,7 @@ pub const Leg = struct {
 
     /// Of its pages all have to be there before it goes on, so that its answer does not depend on which came first.
     pub fn waits_for_all(self: *const Leg) bool {
-        return self.search.shared.plan == .links_in_memory or switch (self.search.state) {
+        return self.search.shared.plan != .links_on_disk or switch (self.search.state) {
             .coded, .rescore, .every => true,
             else => false,
         };

@@ -188,10 +188,12 @@ pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
 fn bounds_of(search: *const Search, vertex: u32, estimate: f32) Neighbor {
     const query = &search.query;
     const codes = &search.shared.reader.codes;
-    const norm2 = codes.norm2_of(vertex);
+    // Where memory has no codes: as if it were the longest, at the center that takes most.
+    const of_pages = if (search.shared.reader.page_codes) |*found| found else null;
+    const norm2 = if (of_pages) |found| found.f_upper_max * found.f_upper_max * codes.norm2_per_f2 else codes.norm2_of(vertex);
     const norm: f64 = @sqrt(norm2);
     const query_norm: f64 = @sqrt(query.norm2);
-    const term: f64 = @abs(query.terms[codes.center_ids[vertex]]);
+    const term: f64 = if (of_pages != null) query.largest_term() else @abs(query.terms[codes.center_ids[vertex]]);
     const nearest: f64 = estimate;
     if (query.form == .product) {
         const inner = 2 * norm * query_norm;

@@ -4,6 +4,7 @@
 //!   idle ──▶ graph ──────────┐
 //!     ├────▶ gated ──▶ scan ─┤
 //!     ├────▶ scan ───────────┼──▶ rescore ──┐
+//!     ├────▶ ranked ─────────┤              │
 //!     ├────▶ disk ───────────┼──▶ drain ────┤
 //!     │                      └──────────────┼──▶ done
 //!     └────▶ every ─────────────────────────┘          from any state `end` leads back to idle
@@ -16,6 +17,7 @@
 //!   graph    Follows links in memory, best first, with codes in memory, until every candidate was expanded that is near enough.
 //!   gated    The same with a filter in front of the list (filtered.zig). Where that turns out dearer it becomes a scan.
 //!   scan     The codes of all that may be answers were looked at: there is nothing to navigate to.
+//!   ranked   Codes of pages have said which to read (ranked.zig).
 //!   disk     Follows links on disk, and goes on with whatever pages are there (on_disk.zig).
 //!   drain    Links on disk, nothing more is wanted: what is on its way may still be among the answers.
 //!   rescore  The best by codes are scored from the stored vectors (rescoring.zig).
@@ -39,6 +41,7 @@ const navigation = @import("navigation.zig");
 const on_disk = @import("on_disk.zig");
 const Shared = @import("shared.zig").Shared;
 const filtered = @import("filtered.zig");
+const ranked = @import("ranked.zig");
 const rescoring = @import("rescoring.zig");
 const every = @import("every.zig");
 const parameters_file = @import("parameters.zig");
@@ -101,6 +104,7 @@ pub const State = union(enum) {
     graph: Graph,
     gated: filtered.Gate,
     scan,
+    ranked: ranked.Ranked,
     disk: on_disk.Walk,
     drain,
     /// Codes have said what they can here; those of other parts have not yet.
@@ -115,11 +119,12 @@ pub const State = union(enum) {
     fn leads_to(from: Tag, to: Tag) bool {
         return to == .idle or switch (from) {
             .idle => switch (to) {
-                .graph, .gated, .scan, .disk, .every => true,
+                .graph, .gated, .scan, .ranked, .disk, .every => true,
                 else => false,
             },
             .graph => to == .coded or to == .rescore or to == .done,
             .gated => to == .scan or to == .coded or to == .rescore or to == .done,
+            .ranked => to == .coded or to == .rescore or to == .done,
             .scan, .disk => to == .coded or to == .rescore or to == .drain or to == .done,
             .coded => to == .rescore,
             .drain, .rescore, .every => to == .done,
@@ -279,6 +284,7 @@ pub const Search = struct {
         self.round.reset();
         self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
         if (parameters.every and parameters.exact) return every.begin(self);
+        if (self.shared.plan == .pages) return ranked.begin(self);
         if (request.filter) |filter| return filtered.begin(self, filter);
         if (parameters.scan or self.is_remote()) return filtered.scan(self);
         if (on_disk.prefers_scan(self)) return on_disk.scan(self);
@@ -291,6 +297,7 @@ pub const Search = struct {
         self.change(switch (self.shared.plan) {
             .links_in_memory => .{ .graph = .{ .pending = newcomers } },
             .links_on_disk => .{ .disk = .{ .pending = newcomers, .recent = .{ .slots = self.room.recent[0..self.request.held_max] } } },
+            .pages => unreachable, // `start` ranks them
         });
         if (self.shared.plan == .links_in_memory and self.request.filter == null) self.stop_by_distance();
         entry.enter(self);
@@ -319,6 +326,7 @@ pub const Search = struct {
             .graph => assert(plan == .links_in_memory),
             .gated => assert(plan == .links_in_memory and self.request.filter != null),
             .scan => assert(self.round.awaited == 0),
+            .ranked => assert(plan == .pages),
             .disk => assert(plan == .links_on_disk),
             .drain => assert(plan == .links_on_disk and self.round.awaited > 0 and !self.parameters.exact),
             .coded, .rescore, .every => assert(self.parameters.exact and self.round.awaited == 0 and self.round.count == 0),
@@ -359,9 +367,9 @@ pub const Search = struct {
         };
     }
 
-    /// What may be an answer by its estimate, the nearest first; none where a filter has not been asked yet.
+    /// What may be an answer by its estimate, the nearest first; none where a filter has not been asked yet, and of pages.
     pub fn candidates(self: *const Search) []const lists.Candidate {
-        return if (self.asks_late()) &.{} else self.list.slice();
+        return if (self.asks_late() or self.shared.plan == .pages) &.{} else self.list.slice();
     }
 
     /// Which of the candidates pass is asked when their pages are there.
@@ -427,6 +435,7 @@ pub const Search = struct {
         self.take_pending();
         const want: Want = switch (self.state) {
             .graph, .gated, .scan => if ((try self.step_in_memory()) == .done) self.end_codes() else .pages,
+            .ranked => if (ranked.step(self) == .done) self.end_codes() else .pages,
             .disk => if ((try on_disk.step(self)) == .done) self.end_codes() else .pages,
             .rescore => if (self.round.awaited > 0) .pages else rescoring.step(self),
             .every => if (self.round.awaited > 0) .pages else every.step(self),
@@ -463,7 +472,7 @@ pub const Search = struct {
         const exact = self.parameters.exact;
         // Links on disk: what is on its way may still be among the answers.
         if (exact and self.round.awaited > 0) return .pages;
-        if (self.parameters.count_used) self.count_used();
+        if (self.parameters.count_used and self.shared.plan != .pages) self.count_used();
         if (exact) {
             if (self.request.company != .none) {
                 self.change(.coded);
@@ -539,7 +548,7 @@ pub const Search = struct {
         const reader = self.shared.reader;
         const count = view.record_count;
         const full = self.distances[0..count];
-        self.query.estimate_page(&reader.codes, view.first_vertex, count, view.lower, view.offsets, view.ratios, full);
+        self.query.estimate_page(reader.uppers(view), count, view.lower, view.offsets, view.ratios, full);
         self.cost.records_scored += count;
         const reach = self.list.bound();
         const filter = self.request.filter;

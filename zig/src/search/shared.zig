@@ -11,7 +11,8 @@ const Ablations = @import("ablations.zig").Ablations;
 /// query is prepared with anyway. On 14 sets it finds what a look at all of them finds. velo.h names it, too.
 pub const entries_looked = 256;
 
-pub const Plan = enum { links_in_memory, links_on_disk };
+/// pages: a few codes of each page are all that is in memory (ranked.zig).
+pub const Plan = enum { links_in_memory, links_on_disk, pages };
 
 pub const Shared = struct {
     reader: *const index.Reader,
@@ -34,7 +35,8 @@ pub const Shared = struct {
 
     pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader, plan: Plan) error{OutOfMemory}!Shared {
         const n = reader.n();
-        const entries = try graph.entry_points(allocator, n, graph.entry_count(n), reader.header.rotation_seed);
+        // Pages are ranked, and nothing is entered.
+        const entries = if (plan == .pages) try allocator.alloc(u32, 0) else try graph.entry_points(allocator, n, graph.entry_count(n), reader.header.rotation_seed);
         errdefer allocator.free(entries);
         const count: u32 = @intCast(entries.len);
         const params = reader.codes.params;
