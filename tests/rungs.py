@@ -6,6 +6,7 @@ against what velo chooses by itself.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class Rung:
     def share(self, path: Path) -> str:
         """The same as a share, which grows with the rows."""
         with velo.open(path, threads=1) as index:
-            return f"{100 * self.memory(path) / (index.n * index.dim * 4):.4f}%"
+            return f"{math.ceil(1e6 * self.memory(path) / (index.n * index.dim * 4)) / 1e4:.4f}%"
 
 
 #: Several codes of each page in memory and none of vectors; one code of each.

@@ -14,12 +14,12 @@ from bench.commands import report_sections
 from bench.harness import curves, kept, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
-from velo.options import BuildOptions, codes_bytes_least
+from velo.options import BuildOptions, bits_within, codes_bytes_least, page_codes_bytes
 
 MODULE = "bench.commands.budgets"
 AT = 0.95
 #: Of the float32 vectors; what stands before them is the least that opens.
-SHARES = ("5%", "6%", "7%", "8%", "10%", "13%", "15%", "20%", "25%", "30%")
+SHARES = ("1%", "2%", "3.5%", "5%", "6%", "7%", "8%", "10%", "13%", "15%", "20%", "25%", "30%")
 LISTS = ("12", "16", "24", "32", "48", "64", "96", "128", "192", "256", "400", "600")
 #: Peers stand as they were measured for the report of the same set.
 PEERS = ("hnswlib", "diskannpy", "zvec")
@@ -80,9 +80,12 @@ def _write(
 def sections_of(context: Context) -> Mapping[str, Section]:
     """A build for each division of the bits, then the budgets, each with the bits that a build chooses."""
     dataset = context.dataset()
-    least = least_of(dataset)
-    shares = [share for share in SHARES if runs.share_of(share) > runs.share_of(least)]
-    budgets = [budget_of(dataset, share) for share in (least, *shares)]
+    shares = sorted({*least_of(dataset), *SHARES}, key=runs.share_of)
+    budgets = [
+        budget_of(dataset, share)
+        for share in shares
+        if runs.share_of(share) >= runs.share_of(least_of(dataset)[0])
+    ]
     builds = {_index_name(dataset, budget): budget for budget in budgets}
     steps = [
         Section(f"index:{name}", partial(_built, budget), _BUILD_LIMIT_S) for name, budget in builds.items()
@@ -91,10 +94,12 @@ def sections_of(context: Context) -> Mapping[str, Section]:
     return {section.name: section for section in steps}
 
 
-def least_of(dataset: Dataset) -> str:
-    """The share that holds the shortest codes and the page directory."""
-    share = codes_bytes_least(dataset.n, dataset.dim) / dataset.float32_bytes
-    return f"{math.ceil(share * 1000) / 10:g}%"
+def least_of(dataset: Dataset) -> tuple[str, str]:
+    """The shares that hold a code of each page, and the shortest codes of vectors, with page directories."""
+    shape = dataset.n, dataset.dim
+    sizes = page_codes_bytes(*shape, *bits_within(0, *shape)), codes_bytes_least(*shape)
+    of_pages, of_vectors = (f"{math.ceil(size / dataset.float32_bytes * 1000) / 10:g}%" for size in sizes)
+    return of_pages, of_vectors
 
 
 def budget_of(dataset: Dataset, share: str) -> str:
@@ -104,9 +109,10 @@ def budget_of(dataset: Dataset, share: str) -> str:
 
 
 def _index_name(dataset: Dataset, budget: str) -> str:
-    """Its bits, and whether pages hold links as well."""
-    page_links = report_sections.velo_job(dataset, budget, []).build.get("page_links", True)
-    return budget.partition(":")[2] + (" and links" if page_links else "")
+    """Its bits, and what pages hold as well."""
+    build = report_sections.velo_job(dataset, budget, []).build
+    links = " and links" if build.get("page_links", True) else ""
+    return budget.partition(":")[2] + links + (" and codes of pages" if build.get("page_codes") else "")
 
 
 def _built(budget: str, context: Context) -> Results:
@@ -148,6 +154,7 @@ def at_recall(told: Results) -> Row | None:
         "bits": bits,
         "plan": facts["plan"],
         "links": facts["links_kept"] if facts["plan"] == "links_in_memory" else 0,
+        "page_codes": facts.get("page_codes_kept", 0),
         "bytes": sum(facts["memory_bytes"][part] for part in ("codes", "links", "cache", "pages")) / n,
         "records": facts["records_per_page"],
         "disk_bytes": rows[0]["disk_bytes"] / n,
@@ -200,6 +207,8 @@ def peers_in(report: Mapping[str, Results]) -> dict[str, Row]:
 
 def kind_of(row: Row) -> str:
     """How a budget is used, as the picture tells it."""
+    if row["plan"] == "pages":
+        return "codes of pages"
     if row["plan"] == "links_on_disk":
         return "links on disk"
     return "links that neighbors share" if row["links"] < 8 else "links of each vertex"
@@ -232,7 +241,7 @@ def _draw(path: Path, head: Row, table: Sequence[Row], peers: Mapping[str, Row])
         axes.set_yscale("log")
         plots.plain_log(axes.yaxis)
         axes.set_xticks(
-            ticks := [0.04, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2], [f"{one:.0%}" for one in ticks]
+            ticks := [0.003, 0.01, 0.02, 0.04, 0.1, 0.2, 0.5, 1, 2], [f"{100 * one:g}%" for one in ticks]
         )
         axes.set_xticks([], minor=True)
         axes.set_ylabel(label)
@@ -251,8 +260,9 @@ def _markdown(
         f"{tables.machine_line(head['machine'])}",
         "",
         "Each budget has the index that a build makes for it (`search_memory`). The first is the least that "
-        "opens: the shortest codes and the page directory. *Links* are those of a vertex in memory: below 8 "
-        "they are shared with its neighbors, at 0 they are on disk. *Bytes* are what the budget holds, "
+        "opens: a code of each page and the page directory. *Links* are those of a vertex in memory: below 8 "
+        "they are shared with its neighbors, at 0 they are on disk; *c a page* are codes of pages, with "
+        "neither links nor codes of vectors. *Bytes* are what the budget holds, "
         "*grown* is the process. In the picture velo stands at its budget, a peer at what its process grew "
         "by. Peers, and budgets with a ¹, are those of the report over this set, measured at another time. "
         "Rates and times that were taken beside other work (*load* above 3) say little: hollow marks.",
@@ -268,7 +278,7 @@ def _markdown(
                 [
                     f"{row['share']:.1%}" + ("¹" if "report" in row else ""),
                     row["bits"],
-                    str(row["links"]),
+                    f"{row['page_codes']} a page" if row.get("page_codes") else str(row["links"]),
                     f"{row['bytes']:.1f}",
                     f"{row['records']:.0f}",
                     f"{row['list_size']:.0f}",

@@ -56,6 +56,8 @@ def velo_job(
     options = BuildOptions(search_memory=share, **build).for_vectors(dataset.n, dataset.dim)
     if plan != "links_on_disk" and not options.page_links:
         build["page_links"] = False
+    if options.page_codes:
+        build["page_codes"] = True
     if dataset.metric != "l2":
         build["metric"] = dataset.metric
     if metadata and dataset.labels is not None:

@@ -24,7 +24,7 @@ from velo.errors import VeloError
 #: Address space of the process: what a folder of some 100 kB asks for beyond it is refused, not got.
 _ADDRESS_SPACE: Final = 8 << 30
 
-_PLANS: Final = ("auto", "links_in_memory", "links_on_disk")
+_PLANS: Final = ("auto", "links_in_memory", "links_on_disk", "pages")
 _FILTER_PLANS: Final = ("auto", "late", "gate", "scan")
 
 
@@ -61,7 +61,7 @@ def uses(path: str, seed: int) -> Iterator[Callable[[], Any]]:
     draw = random.Random(seed)
     yield lambda: velo.verify(path)
     plan = draw.choice(_PLANS)
-    memory: Any = draw.choice((None, None, None, "60%", "90%"))
+    memory: Any = draw.choice((None, None, None, "3%", "60%", "90%"))
     keep = draw.choice((None, None, 8, 12))
     opened: list[velo.Index] = []
 

@@ -107,7 +107,27 @@ PAGES: Final = (
     ("u8", "code_lengths", lambda h: 27 * 33),
 )
 
-#: A data page; ``lower_bytes`` and ``longest`` are of the header, and what is left of the page are lists.
+PAGE_CODES: Final = (
+    ("u64", "magic"),
+    ("u32", "page_count"),
+    ("u32", "level_count"),
+    ("u32", "counts", lambda h: 4),
+    ("f32", "f_upper_max"),
+    ("u32", "zeros", lambda h: 7),
+)
+
+#: Of a level with ``entries`` codes of ``code_bytes``.
+PAGE_CODES_LEVEL: Final = (
+    ("align", 64),
+    ("u8", "codes", lambda h: h["entries"] * h["code_bytes"]),
+    ("align", 64),
+    ("u16", "factors", lambda h: 2 * h["entries"]),
+    ("u8", "center_ids", lambda h: h["entries"]),
+    ("u8", "padding", lambda h: 64),
+)
+
+#: A data page; ``lower_bytes`` and ``longest`` are of the header, ``upper_bytes`` is 0 in pages without whole
+#: codes, and what is left of the page are lists.
 PAGE: Final = (
     ("u64", "checksum"),
     ("u32", "number"),
@@ -115,6 +135,9 @@ PAGE: Final = (
     ("u32", "salt"),
     ("u16", "records"),
     ("u16", "lists_at"),
+    ("u16", "factors", lambda h: 2 * h["records"] if h["upper_bytes"] else 0),
+    ("u8", "center_ids", lambda h: h["records"] if h["upper_bytes"] else 0),
+    ("u8", "upper", lambda h: h["records"] * h["upper_bytes"]),
     ("u8", "lower", lambda h: h["records"] * h["lower_bytes"]),
     ("f32", "offsets", lambda h: h["records"]),
     ("u16", "ratios", lambda h: h["records"]),
@@ -137,6 +160,11 @@ def vectors_page_size(manifest: Mapping[str, Any]) -> int:
     while size < 65536 and (size - 16) // row_bytes * row_bytes * 10 < size * 7:
         size *= 2
     return size
+
+
+def _code_bytes(manifest: Mapping[str, Any]) -> int:
+    """Of an upper code."""
+    return -(-int(manifest["dim"]) // 16) * 16 * int(manifest["memory_bits"]) // 8
 
 
 POSTINGS: Final = (
@@ -171,6 +199,7 @@ TABLES: Final[dict[str, tuple[Any, ...]]] = {
     "links.bin": LINKS,
     "page_starts.bin": PAGE_STARTS,
     "pages.bin": PAGES,
+    "page_codes.bin": PAGE_CODES,
     "columns.postings": POSTINGS,
     "vectors.bin": VECTORS_PAGE,
 }
@@ -213,10 +242,17 @@ def fields_of(name: str, data: bytes, manifest: Mapping[str, Any]) -> Iterator[F
         for page in range(numbers["page_count"]):
             begin = (page + 1) * size
             known = {name: numbers[name] for name in ("lower_bytes", "longest")}
+            known["upper_bytes"] = _code_bytes(manifest) if manifest.get("page_codes") else 0
             own, _, end = walk(PAGE, data, begin, known)
             yield from own
             if end < begin + size:
                 yield Field("lists", "u8", end, begin + size - end)
+    elif name == "page_codes.bin":
+        counts = struct.unpack_from("<4I", data, next(one.at for one in fields if one.name == "counts"))
+        for count in counts[: numbers["level_count"]]:
+            known = {"entries": count * numbers["page_count"], "code_bytes": _code_bytes(manifest)}
+            own, _, at = walk(PAGE_CODES_LEVEL, data, at, known)
+            yield from own
     elif name == "columns.postings":
         for _ in range(numbers["column_count"]):
             own, column, at = walk(POSTINGS_COLUMN, data, at)

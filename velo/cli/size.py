@@ -64,6 +64,8 @@ def _count(text: str) -> int:
 def _lines(plan: SizePlan) -> dict[str, str]:
     shards = f", {plan.shards} shards of {-(-plan.rows // plan.shards):,}" if plan.shards > 1 else ""
     links = f"{plan.links} links a vector" if plan.links else "links on disk"
+    if plan.page_codes:
+        links = f"{plan.page_codes} codes of each page in memory and no others"
     reads = "a read is 4 KiB; SIFT descriptors, ten neighbors at recall 0.95"
     if not plan.measured:
         reads += f"; measured to {MEASURED_ROWS_MAX:,} vectors a shard, beyond that drawn on"

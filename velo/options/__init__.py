@@ -8,6 +8,7 @@ from velo.options.bits import (
     codes_bytes_least,
     links_fit,
     page_codes_bytes,
+    page_levels,
     shared_links_within,
 )
 from velo.options.build import (
@@ -71,6 +72,7 @@ __all__ = [
     "links_fit",
     "memory_bytes",
     "page_codes_bytes",
+    "page_levels",
     "shared_links_within",
     "shows_build_options",
     "texts_of",

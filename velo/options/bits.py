@@ -24,6 +24,7 @@ __all__ = [
     "links_fit",
     "memory_code_bytes",
     "page_codes_bytes",
+    "page_levels",
     "record_bytes",
     "shared_links_bytes",
     "shared_links_within",
@@ -56,8 +57,10 @@ _PAGE_HEAD_BYTES: Final = 24
 _RECORD_HEAD_BYTES: Final = 7
 #: Of a code: two factors and a center.
 _FACTORS_BYTES: Final = 5
-#: Of a level of page_codes.bin, beside its codes.
+#: Of levels of page_codes.bin, beside their codes.
 _LEVEL_BYTES: Final = 512
+#: Codes of its finer levels, as shares of the records of an average page (zig/src/index/page_codes.zig).
+_LEVEL_SHARES: Final = (0.17, 0.42, 0.75)
 #: Of codes.bin, beside the mean and what vectors take.
 _CODES_HEAD_BYTES: Final = 256
 #: Of short lists in memory, however few.
@@ -170,15 +173,24 @@ def record_bytes(dim: int, record_bits: int, whole_of: int = 0) -> float:
     return dim_code_of(dim) * record_bits / 8 + _RECORD_HEAD_BYTES + whole
 
 
-def page_codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
-    """Bytes of one code of each page and the page directory, a little more than less."""
+def page_levels(row_count: int, dim: int, memory_bits: int, record_bits: int) -> dict[int, int]:
+    """By codes of each page in memory, ascending, what they take with the page directory.
+
+    Bytes are a little more than less. One code a page stands before each finer level.
+    """
     record = record_bytes(dim, record_bits, memory_bits)
+    held = max(1, int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record))
     # Pages are not quite full.
-    pages = 1.1 * row_count / max(1, (PAGE_BYTES - _PAGE_HEAD_BYTES) // record) + 1
+    pages = 1.1 * row_count / held + 1
     code = dim_code_of(dim) * memory_bits / 8 + _FACTORS_BYTES
-    return math.ceil(
-        pages * code + row_count * directory_bytes(record) + _shared_bytes(row_count, dim) + _LEVEL_BYTES
-    )
+    beside = row_count * directory_bytes(record) + _shared_bytes(row_count, dim) + _LEVEL_BYTES
+    counts = sorted({1, *(max(1, round(share * held)) for share in _LEVEL_SHARES)})
+    return {count: math.ceil(pages * code * (1 if count == 1 else 1 + count) + beside) for count in counts}
+
+
+def page_codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
+    """The least of them."""
+    return min(page_levels(row_count, dim, memory_bits, record_bits).values())
 
 
 def directory_bytes(record: float) -> float:

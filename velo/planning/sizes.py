@@ -26,6 +26,7 @@ from velo.options.bits import (
     link_bytes,
     links_fit,
     memory_code_bytes,
+    page_levels,
     record_bytes,
     shared_links_bytes,
     shared_links_within,
@@ -38,6 +39,8 @@ __all__ = ["MEASURED_ROWS_MAX", "SizePlan", "size_plan"]
 MEASURED_ROWS_MAX: Final = 10_000_000
 
 _ROWS_MAX: Final = 10**13
+#: Pages that a search asks for at once, at most.
+_BURST: Final = 128
 _PAGE_HEAD_BYTES: Final = 24
 _VECTOR_PAGE_HEAD_BYTES: Final = 16
 _PAGE_BYTES_MAX: Final = 65_536
@@ -63,6 +66,13 @@ _OWN_LINKS: Final = {
     2: _Query(14.8, 1.8, 193.0, 1.56),
     1: _Query(36.8, 1.9, 288.0, 2.1),
 }
+#: With codes of pages alone, by how many of them there are for a record, at most.
+_PAGES: Final = (
+    (0.1, _Query(345.0, 3.0, 1_600.0, 3.0)),
+    (0.25, _Query(225.0, 2.0, 1_100.0, 2.6)),
+    (0.5, _Query(119.0, 1.0, 720.0, 2.2)),
+    (1.0, _Query(95.0, 1.0, 700.0, 2.0)),
+)
 #: With links on disk; more bits were not measured.
 _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.0, 270.0, 1.6), 1: _Query(39.7, 15.5, 335.0, 2.0)}
 #: Where vertices share links: by how much more is read than with links of each, and processor beside that.
@@ -93,7 +103,9 @@ class SizePlan:
     memory_bits, record_bits : int
         Bits a dimension of the code in memory, and of its rest on disk.
     links : int
-        Links a vertex in memory; 0 where they are on disk.
+        Links a vertex in memory; 0 where they are on disk, or nowhere.
+    page_codes : int
+        Codes of each page in memory where neither links nor codes of vectors have room; else 0.
     memory_bytes, disk_bytes : dict of str to int
         By part; ``total`` is their sum.
     float32_bytes : int
@@ -114,6 +126,7 @@ class SizePlan:
     memory_bits: int
     record_bits: int
     links: int
+    page_codes: int
     memory_bytes: dict[str, int]
     disk_bytes: dict[str, int]
     float32_bytes: int
@@ -168,7 +181,7 @@ def size_plan(
     Raises
     ------
     BudgetTooSmallError
-        `memory` does not hold the shortest codes; it says what does.
+        `memory` does not hold a code of each page; it says what does.
     InvalidArgumentError
 
     Examples
@@ -199,31 +212,48 @@ def size_plan(
     except BudgetTooSmallError as error:
         needed = None if error.needed_bytes is None else error.needed_bytes * shards
         raise BudgetTooSmallError(
-            f"memory is {budget:,} bytes; codes and page directory of {rows:,} vectors take {needed:,}",
+            f"memory is {budget:,} bytes; a code of each page of {rows:,} vectors and the page directory "
+            f"take {needed:,}",
             argument="memory",
             needed_bytes=needed,
         ) from None
     assert options.memory_bits is not None
     assert options.record_bits is not None
     assert options.links_kept is not None
-    links = _links(budget // shards, own, dim, (options.memory_bits, options.record_bits), options.links_kept)
-    one_link = link_bytes(own)
-    query = _query(options.memory_bits, links)
-    grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
+    bits = (options.memory_bits, options.record_bits)
     code = memory_code_bytes(own, dim, options.memory_bits)
     record, page = _record_bytes(own, dim, options)
-    memory_parts = {
-        "codes": rows * code,
-        "links": rows * _links_bytes(links, own),
-        "page directory": rows * directory_bytes(record),
-    }
+    one_link = link_bytes(own)
+    directory = rows * directory_bytes(record)
+    links, page_codes = 0, 0
+    if options.page_codes:
+        levels = page_levels(own, dim, *bits)
+        page_codes = max(count for count, size in levels.items() if size <= budget // shards)
+        held = int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record) or 1
+        query = next(query for most, query in _PAGES if page_codes <= max(1.0, most * held))
+        memory_parts = {
+            "codes": shards * levels[page_codes] - directory,
+            "links": 0.0,
+            "page directory": directory,
+        }
+    else:
+        links = _links(budget // shards, own, dim, bits, options.links_kept)
+        query = _query(options.memory_bits, links)
+        memory_parts = {
+            "codes": rows * code,
+            "links": rows * _links_bytes(links, own),
+            "page directory": directory,
+        }
+    grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
     disk_parts = {
         "codes": rows * code,
         "pages": rows * page,
+        "page codes": _page_codes_disk(own, dim, bits) * shards if options.page_codes else 0.0,
         "links": rows * (options.links_kept * (one_link + 3 / 8) + 1.5),
         "ids": rows * 8.0,
         "vectors": rows * _vector_bytes(dim * _ELEMENT_BYTES[dtype]) if store_vectors else 0.0,
     }
+    reads = query.reads * grown
     one_piece = own * (dim_code_of(dim) + 12 + options.degree * _BUILD_LISTS_BYTES)
     return SizePlan(
         rows=rows,
@@ -232,6 +262,7 @@ def size_plan(
         memory_bits=options.memory_bits,
         record_bits=options.record_bits,
         links=links,
+        page_codes=page_codes,
         memory_bytes=_summed(memory_parts),
         disk_bytes=_summed(disk_parts),
         float32_bytes=rows * dim * 4,
@@ -241,9 +272,9 @@ def size_plan(
         * 1e-6
         * _grown(own, _BUILD_GROWTH)
         * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1)),
-        reads=query.reads * grown,
-        # With links on disk a longer way to the nearest is more rounds.
-        rounds=query.rounds * (1.0 if links else grown),
+        reads=reads,
+        # With links on disk a longer way to the nearest is more rounds; so are pages beyond a burst.
+        rounds=max(1.0, reads / _BURST) if page_codes else query.rounds * (1.0 if links else grown),
         query_core_us=query.core_us * _grown(own, _QUERY_GROWTH),
         measured=own <= MEASURED_ROWS_MAX,
     )
@@ -290,7 +321,8 @@ def _query(memory_bits: int, links: int) -> _Query:
 def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, float]:
     """Of a vector in `pages.bin`: its record, and with what its page leaves empty."""
     assert options.record_bits is not None
-    record = record_bytes(dim, options.record_bits)
+    assert options.memory_bits is not None
+    record = record_bytes(dim, options.record_bits, options.memory_bits if options.page_codes else 0)
     if options.page_links:
         record += 2 + options.degree * link_bytes(rows)
     page = PAGE_BYTES
@@ -298,6 +330,13 @@ def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, fl
         page *= 2
     held = min(_RECORDS_MAX, max(1, int((page - _PAGE_HEAD_BYTES) / record)))
     return record, page / held
+
+
+def _page_codes_disk(rows: int, dim: int, bits: tuple[int, int]) -> float:
+    """All levels of `page_codes.bin`."""
+    levels = page_levels(rows, dim, *bits)
+    least = min(levels.values())
+    return float(least + sum(size - least for size in levels.values()))
 
 
 def _vector_bytes(row_bytes: int) -> float:

@@ -121,7 +121,8 @@ def tune(
     InvalidArgumentError, EmptyError, DtypeError, NotFiniteError, FormatError
         Naming the argument or file.
     BudgetTooSmallError
-        The codes alone would not fit; ``needed_bytes`` would do, with links on disk.
+        The codes alone would not fit; ``needed_bytes`` would do, with links on disk. Of an index that holds
+        codes of pages alone (`page_codes`) there is nothing to tune.
     NoSpaceError, PermissionDeniedError
         The folder for scratch.
     CancelledError

@@ -124,6 +124,7 @@ pub const Reader = struct {
             } else try check_file(allocator, dir, file, diagnostic);
         }
         try check_size(dir, m.file(file_pages) orelse return bad_manifest(diagnostic, file_pages), diagnostic);
+        if (m.page_codes) try check_size(dir, m.file(file_page_codes) orelse return bad_manifest(diagnostic, file_page_codes), diagnostic);
 
         // ---- what says how codes are made ----
         const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
@@ -564,8 +565,7 @@ const Chosen = struct {
             diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
             return error.Unsupported;
         }
-        const file = m.file(file_page_codes) orelse return bad_manifest(diagnostic, file_page_codes);
-        try check_size(dir, file, diagnostic);
+        const file = m.file(file_page_codes).?; // `open` has looked
         const levels: page_codes.Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
         const beside = header.codes_offset() + directory_bytes;
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;

@@ -29,7 +29,7 @@ pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u6
             pages_checked.* += 1;
         }
     }
-    for ([_][]const u8{ reader.file_pages, reader.file_vectors }) |name| {
+    for ([_][]const u8{ reader.file_pages, reader.file_page_codes, reader.file_vectors }) |name| {
         if (opened.manifest().file(name)) |file| try reader.check_file(allocator, opened.dir, file, diagnostic);
     }
 }
