@@ -4,6 +4,7 @@ const std = @import("std");
 const base = @import("base");
 const index = @import("index");
 const search = @import("search");
+const running_file = @import("running.zig");
 const filter_room = @import("filter");
 const faults = @import("faults.zig");
 const Call = @import("running.zig").Call;
@@ -40,7 +41,7 @@ const Fixture = struct {
         var rows: [n]Row = undefined;
         for (&rows) |*row| row.* = random_row(&prng);
         {
-            const builder = try index.Builder.open(testing.allocator, path, .{ .dim = dim, .n = n, .metric = .l2, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true }, &diagnostic);
+            const builder = try index.Builder.open(testing.allocator, path, .{ .dim = dim, .n = n, .metric = .l2, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true, .page_codes = true }, &diagnostic);
             defer builder.close();
             try builder.scan(std.mem.asBytes(&rows), n, dim * 4, &diagnostic);
             try builder.add(std.mem.asBytes(&rows), n, dim * 4, &diagnostic);
@@ -48,7 +49,7 @@ const Fixture = struct {
             for (&self.rows, builder.order.?) |*placed, row| placed.* = rows[row];
             try builder.commit(&.{}, null, &diagnostic);
         }
-        self.reader = try index.Reader.open(testing.allocator, path, .{ .links = if (plan == .links_in_memory) .in_memory else .on_disk }, &diagnostic);
+        self.reader = try index.Reader.open(testing.allocator, path, running_file.options_of(plan), &diagnostic);
         errdefer self.reader.deinit();
         self.shared = try search.Shared.init(testing.allocator, &self.reader, plan);
         errdefer self.shared.deinit(testing.allocator);
@@ -180,7 +181,7 @@ fn expect_all_looked_at(fixture: *const Fixture, asked: *const Asked, answers: *
 }
 
 test "a recall of 1 is the answer of comparing all rows, equally far ones by vertex, in every order of arrival" {
-    for ([_]search.Plan{ .links_in_memory, .links_on_disk }) |plan| {
+    for (std.enums.values(search.Plan)) |plan| {
         var fixture: Fixture = undefined;
         try fixture.init(31, plan);
         defer fixture.deinit();

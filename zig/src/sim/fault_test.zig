@@ -13,8 +13,9 @@ const faults = @import("faults.zig");
 const worlds = @import("worlds.zig");
 const whole = @import("search_test.zig");
 const World = whole.World;
-const Call = @import("running.zig").Call;
-const Running = @import("running.zig").Running;
+const running_file = @import("running.zig");
+const Call = running_file.Call;
+const Running = running_file.Running;
 const n = whole.n;
 const dim = whole.dim;
 const testing = std.testing;
@@ -23,18 +24,18 @@ const k = 5;
 const list_size = 24;
 const query_count = 8;
 
-/// One index, open in both plans for all runs.
+/// One index, open in all plans for all runs.
 const Fixture = struct {
     world: World,
-    readers: [2]index.Reader,
-    shared: [2]search.Shared,
+    readers: [plans.len]index.Reader,
+    shared: [plans.len]search.Shared,
     file: std.fs.File,
 
     fn init(self: *Fixture, seed: u64) !void {
         try self.world.init(seed);
         errdefer self.world.deinit();
         for (&self.readers, &self.shared, plans) |*reader, *shared, plan| {
-            reader.* = try index.Reader.open(testing.allocator, self.world.path, .{ .links = if (plan == .links_in_memory) .in_memory else .on_disk }, &self.world.diagnostic);
+            reader.* = try index.Reader.open(testing.allocator, self.world.path, running_file.options_of(plan), &self.world.diagnostic);
             shared.* = try search.Shared.init(testing.allocator, reader, plan);
         }
         self.file = try self.readers[0].dir.openFile(index.reader.file_pages, .{});
@@ -52,7 +53,7 @@ const Fixture = struct {
     }
 };
 
-const plans = [_]search.Plan{ .links_in_memory, .links_on_disk };
+const plans = std.enums.values(search.Plan);
 
 /// A call and where its results go.
 const Asked = struct {
@@ -161,8 +162,8 @@ fn judge_query(asked: *const Asked, query: usize, reader: *const index.Reader, r
     }
 }
 
-fn answers_without_faults(fixture: *Fixture, queries: []const f32, exact: bool) ![]i64 {
-    const running: Running = try .init(&fixture.shared[0], .{ .threads = 1, .file = fixture.file.handle, .vectors_file = fixture.vectors_file() });
+fn answers_without_faults(fixture: *Fixture, which: usize, queries: []const f32, exact: bool) ![]i64 {
+    const running: Running = try .init(&fixture.shared[which], .{ .threads = 1, .file = fixture.file.handle, .vectors_file = fixture.vectors_file() });
     defer running.deinit();
     var asked: Asked = undefined;
     try asked.init(queries, exact);
@@ -170,18 +171,21 @@ fn answers_without_faults(fixture: *Fixture, queries: []const f32, exact: bool) 
     try testing.expect(asked.call.submit(&running));
     asked.call.done.wait();
     var tally: Tally = .{};
-    try judge(&asked, &fixture.readers[0], null, false, false, &tally);
+    try judge(&asked, &fixture.readers[which], null, false, false, &tally);
     try testing.expectEqual(queries.len / dim, tally.right);
     return testing.allocator.dupe(i64, asked.vertices);
 }
 
-fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) !void {
+/// Of each plan what a device without faults answers, by estimates and exactly.
+const Rights = [plans.len][2][]const i64;
+
+fn run_one(fixture: *Fixture, seed: u64, rights: *const Rights, tally: *Tally) !void {
     var prng = base.Prng.init(seed);
-    const which: usize = @intCast(prng.below(2));
+    const which: usize = @intCast(prng.below(plans.len));
     const shared = &fixture.shared[which];
     const exact = prng.below(2) == 0;
-    const right = rights[@intFromBool(exact)];
-    var cache: ?cache_room.Cache = if (prng.below(2) == 0) null else try cache_room.Cache.init(testing.allocator, .{
+    const right = rights[which][@intFromBool(exact)];
+    var cache: ?cache_room.Cache = if (prng.below(2) == 0 or plans[which] == .pages) null else try cache_room.Cache.init(testing.allocator, .{
         .vertex_count = n,
         .budget_bytes = 14_000 + @as(usize, @intCast(prng.below(60_000))),
         .slot_bytes = 96,
@@ -227,7 +231,7 @@ fn run_one(fixture: *Fixture, seed: u64, rights: [2][]const i64, tally: *Tally) 
     for (asked[0..calls], 0..) |*one, i| {
         one.call.done.wait();
         // With links on disk a search follows what has arrived, and may end elsewhere.
-        try judge(one, &fixture.readers[which], if (which == 0) expected[i * each * k ..][0 .. each * k] else null, cache != null, closing, tally);
+        try judge(one, &fixture.readers[which], if (plans[which] != .links_on_disk) expected[i * each * k ..][0 .. each * k] else null, cache != null, closing, tally);
     }
 }
 
@@ -238,10 +242,11 @@ test "thousands of runs under faults: the right answer or an error that names it
     var fixture: Fixture = undefined;
     try fixture.init(11);
     defer fixture.deinit();
-    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], false);
-    defer testing.allocator.free(right);
-    const right_exact = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], true);
-    defer testing.allocator.free(right_exact);
+    var rights: Rights = undefined;
+    for (&rights, 0..) |*of_plan, which| for (of_plan, [_]bool{ false, true }) |*right, exact| {
+        right.* = try answers_without_faults(&fixture, which, fixture.world.queries[0 .. query_count * dim], exact);
+    };
+    defer for (rights) |of_plan| for (of_plan) |right| testing.allocator.free(right);
     var tally: Tally = .{};
     const runs = worlds.count(2_000, 100, "VELO_FAULT_RUNS");
     var turn: u64 = 0;
@@ -250,7 +255,7 @@ test "thousands of runs under faults: the right answer or an error that names it
     while (turn < runs or (turn < enough and (tally.closed == 0 or tally.canceled == 0))) : (turn += 1) {
         const seed = (@as(u64, testing.random_seed) << 20) + turn;
         errdefer std.debug.print("seed={d} (run {d} of {d})\n", .{ seed, turn, runs });
-        try run_one(&fixture, seed, .{ right, right_exact }, &tally);
+        try run_one(&fixture, seed, &rights, &tally);
     }
     if (runs < few) return;
     try testing.expect(tally.closed > 0);
@@ -270,7 +275,7 @@ test "ten thousand queries in one call, some of which fail" {
     const queries = try testing.allocator.alloc(f32, count * dim);
     defer testing.allocator.free(queries);
     for (0..count) |i| @memcpy(queries[i * dim ..][0..dim], fixture.world.queries[i % query_count * dim ..][0..dim]);
-    const right = try answers_without_faults(&fixture, queries[0 .. query_count * dim], false);
+    const right = try answers_without_faults(&fixture, 0, queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
     const running: Running = try .init(&fixture.shared[0], .{
         .threads = 2,
@@ -303,7 +308,7 @@ test "one query from each of 64 threads" {
     var fixture: Fixture = undefined;
     try fixture.init(13);
     defer fixture.deinit();
-    const right = try answers_without_faults(&fixture, fixture.world.queries[0 .. query_count * dim], false);
+    const right = try answers_without_faults(&fixture, 0, fixture.world.queries[0 .. query_count * dim], false);
     defer testing.allocator.free(right);
     const running: Running = try .init(&fixture.shared[0], .{
         .threads = 2,

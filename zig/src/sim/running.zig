@@ -45,7 +45,12 @@ pub const Call = struct {
 };
 
 /// An index of `rows`, which are put into the order of its vertices: external ids are not this room's matter.
-pub fn build(path: []const u8, rows: []f32, dim: u32, diagnostic: *index.Diagnostic) !void {
+/// How a reader is opened for a plan.
+pub fn options_of(plan: search.Plan) index.reader.Options {
+    return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .pages) .always else .never };
+}
+
+pub fn build(path: []const u8, rows: []f32, dim: u32, page_codes: bool, diagnostic: *index.Diagnostic) !void {
     const count = rows.len / dim;
     const builder = try index.Builder.open(testing.allocator, path, .{
         .dim = dim,
@@ -57,6 +62,7 @@ pub fn build(path: []const u8, rows: []f32, dim: u32, diagnostic: *index.Diagnos
         .build_list_size = 48,
         .links_kept = 16,
         .store_vectors = true,
+        .page_codes = page_codes,
     }, diagnostic);
     defer builder.close();
     const bytes: [*]const u8 = @ptrCast(rows.ptr);

@@ -23,13 +23,13 @@ pub const World = struct {
     queries: []f32,
     diagnostic: index.Diagnostic = .{},
 
-    /// Rows in thirty clusters, of which most lie on one or two pages.
+    /// Rows in thirty clusters, of which most lie on one or two pages. Each plan can open it.
     pub fn init(self: *World, seed: u64) !void {
-        return self.init_spread(seed, 3);
+        return self.init_spread(seed, 3, true);
     }
 
     /// Rows around centers so far apart; at 0 they are one cloud, and the neighbors of a query lie on many pages.
-    fn init_spread(self: *World, seed: u64, spread: f32) !void {
+    fn init_spread(self: *World, seed: u64, spread: f32, page_codes: bool) !void {
         self.* = .{
             .tmp = testing.tmpDir(.{}),
             .rows = try testing.allocator.alloc(f32, n * dim),
@@ -46,7 +46,7 @@ pub const World = struct {
                 for (vectors[i * dim ..][0..dim], center) |*value, middle| value.* = middle + prng.gaussian();
             }
         }
-        try running_file.build(self.path, self.rows, dim, &self.diagnostic);
+        try running_file.build(self.path, self.rows, dim, page_codes, &self.diagnostic);
     }
 
     pub fn deinit(self: *World) void {
@@ -109,7 +109,7 @@ const Setting = struct {
 };
 
 fn run(world: *World, setting: Setting, answers: *Answers) !void {
-    var reader = try index.Reader.open(testing.allocator, world.path, .{ .links = if (setting.plan == .links_in_memory) .in_memory else .on_disk }, &world.diagnostic);
+    var reader = try index.Reader.open(testing.allocator, world.path, running_file.options_of(setting.plan), &world.diagnostic);
     defer reader.deinit();
     var shared = try search.Shared.init(testing.allocator, &reader, setting.plan);
     defer shared.deinit(testing.allocator);
@@ -189,7 +189,7 @@ test "every entry point lies with its center, once" {
     }
 }
 
-test "both plans, with and without a cache, find what brute force finds" {
+test "all plans, with and without a cache, find what brute force finds" {
     var world: World = undefined;
     try world.init(1);
     defer world.deinit();
@@ -199,6 +199,7 @@ test "both plans, with and without a cache, find what brute force finds" {
         .{ .plan = .links_on_disk },
         .{ .plan = .links_on_disk, .cache_bytes = 60_000 },
         .{ .plan = .links_on_disk, .cache_bytes = 16_000, .threads = 3, .queries_in_flight = 1 },
+        .{ .plan = .pages, .list_size = 30 },
     }) |setting| {
         errdefer std.debug.print("{any}\n", .{setting});
         var answers: Answers = .{};
@@ -212,7 +213,7 @@ test "both plans, with and without a cache, find what brute force finds" {
 
 test "a round reads all that is wanted, and rounds follow until nothing is" {
     var world: World = undefined;
-    try world.init_spread(8, 0);
+    try world.init_spread(8, 0, false);
     defer world.deinit();
     var bursts: Answers = .{};
     try run(&world, .{ .threads = 1, .queries_in_flight = 1 }, &bursts);
@@ -232,7 +233,7 @@ test "a round reads all that is wanted, and rounds follow until nothing is" {
 
 test "what came damaged once is read again, and what stays damaged is read so often and no more" {
     var world: World = undefined;
-    try world.init_spread(9, 0);
+    try world.init_spread(9, 0, false);
     defer world.deinit();
     const alone: Setting = .{ .threads = 1, .queries_in_flight = 1 };
     var clean: Answers = .{};
@@ -363,6 +364,7 @@ test "exact distances are those of float64, in their order, in every plan" {
         .{ .plan = .links_on_disk, .cache_bytes = 60_000, .beam_width = 16 },
         .{ .plan = .links_on_disk, .queries_in_flight = 1, .threads = 1, .burst_max = 3 },
         .{ .plan = .links_on_disk, .queries_in_flight = 20, .threads = 1, .repeats = 20 },
+        .{ .plan = .pages },
     }) |setting| {
         errdefer std.debug.print("{any}\n", .{setting});
         var estimated: Answers = .{};
