@@ -27,7 +27,7 @@ FIRST_AT = 0.96
 README_REPORT = re.compile(r"\]\(docs/results/(report-\w+)\.md\)")
 #: Sizes and shares of memory that the page on plans computes.
 PLANNED = {10**7: "10 million", 10**8: "100 million", 10**9: "a billion"}
-PLANNED_SHARES = (4.5, 6, 10, 15, 20, 30)
+PLANNED_SHARES = (0.5, 2, 4.5, 6, 10, 15, 20, 30)
 #: Sets by the report's name, as README says them.
 SETS = {"report-sift1m": ("A million", "a million"), "report-sift100k": ("100,000", "100,000")}
 
@@ -307,7 +307,7 @@ def of_plans(measured: Sequence[Results]) -> Iterator[Quote]:
             file,
             f"| {row['share'] * 100:.1f} % | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
             (
-                *(row["bits"], str(row["links"] or "on disk")),
+                *(row["bits"], _kept(row.get("page_codes", 0), row["links"])),
                 f"{row['bytes'] / 1e3:.3f}",
                 f"{row['disk_bytes'] / 1e3:.2f}",
                 *(f"{row[key]:.1f}" for key in ("reads", "rounds")),
@@ -321,7 +321,7 @@ def of_plans(measured: Sequence[Results]) -> Iterator[Quote]:
                 file,
                 f"| {says} | {share:g} % | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
                 (
-                    *(f"{plan.memory_bits}+{plan.record_bits}", str(plan.links or "on disk")),
+                    *(f"{plan.memory_bits}+{plan.record_bits}", _kept(plan.page_codes, plan.links)),
                     f"{plan.memory_bytes['total'] / 1e9:.1f}",
                     f"{plan.disk_bytes['total'] / 1e9:,.0f}",
                     *(f"{plan.reads:.0f}", f"{plan.rounds:.1f}"),
@@ -329,6 +329,10 @@ def of_plans(measured: Sequence[Results]) -> Iterator[Quote]:
                     f"{plan.build_core_s / 3600:,.0f}",
                 ),
             )
+
+
+def _kept(page_codes: int, links: int) -> str:
+    return f"{page_codes} a page" if page_codes else str(links or "on disk")
 
 
 def faults(root: Path, found: Sequence[Quote]) -> list[str]:

@@ -61,6 +61,7 @@ def test_a_million_takes_what_was_measured(root: Path) -> None:
         plan = velo.size_plan(1_000_000, 128, memory=f"{row['share']:.2%}")
         assert f"{plan.memory_bits}+{plan.record_bits}" == row["bits"]
         assert kind_of(plan.links) == kind_of(row["links"])
+        assert plan.page_codes == row.get("page_codes", 0)
         assert plan.memory_bytes["total"] == pytest.approx(row["bytes"] * 1e6, rel=0.05)
         assert plan.reads == pytest.approx(row["reads"], rel=0.03)
         assert plan.rounds == pytest.approx(row["rounds"], rel=0.06)

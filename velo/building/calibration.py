@@ -394,18 +394,23 @@ class _Table:
         except BudgetTooSmallError:
             if not levels:
                 raise
-        like: list[_Seen] = []
+        is_alone = not found
+        # Few codes find the nearest alone much later than many do: each level has curves for all k.
+        finest: dict[int, list[_Seen]] = {}
         for level in reversed(levels):
             try:
                 part = self._open(folder, _Way(0, level))
             except BudgetTooSmallError:
                 continue
             with closing(part):
-                own = self._curve(part, K_MEASURED, like, _LISTS_OF_PAGES_MAX)
-                if not found:
-                    self.reached = max(one.point.recall for one in own)
-            found.append((K_MEASURED, _Way(0, level), own))
-            like = like or own
+                own = {
+                    k: self._curve(part, k, finest.get(k, []), _LISTS_OF_PAGES_MAX)
+                    for k in (K_MEASURED, *other_k)
+                }
+            found += [(k, _Way(0, level), seen) for k, seen in own.items()]
+            finest = finest or own
+        if is_alone and finest:
+            self.reached = max(one.point.recall for one in finest[K_MEASURED])
         if not found:
             raise BudgetTooSmallError("the budget does not hold a code of each page", argument="memory")
         tell(1.0)

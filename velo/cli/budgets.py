@@ -53,7 +53,7 @@ def _links(row: PlannedBudget) -> str:
     if row.plan == "links_on_disk":
         return "on disk"
     if row.plan == "pages":
-        return f"none; {row.page_codes_kept} codes a page"
+        return f"none; {row.page_codes_kept} code{'s' if row.page_codes_kept != 1 else ''} a page"
     return f"{row.links_kept}, shared" if row.links_kept in SHARED_LINKS else str(row.links_kept)
 
 

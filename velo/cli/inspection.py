@@ -22,7 +22,7 @@ from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES
-from velo.results import size_text
+from velo.results import kept_text, size_text
 
 __all__ = ["doctor", "info", "probe", "verify"]
 
@@ -75,12 +75,7 @@ def _print_info(one: dict[str, Any]) -> None:
                 ),
                 "pages": f"{one['page_count']:,} of {one['page_size']:,} B, "
                 f"{one['records_per_page']:.1f} records each",
-                "plan": f"{one['plan']}, "
-                + (
-                    f"{one['page_codes_kept']} codes of each page in memory"
-                    if one["page_codes_kept"]
-                    else f"{one['links_kept']} of {one['links_built']} links a vertex in memory"
-                ),
+                "plan": f"{one['plan']}, {kept_text(one)} in memory, {one['links_built']} links built",
                 "device": f"{device['name']}, {direct}: {device['reason']}",
                 "workers": f"{one['threads']} threads, {one['queries_in_flight']} queries in flight each",
                 **({"deleted": f"{one['live']['dead']:,} rows"} if one["live"] else {}),

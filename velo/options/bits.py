@@ -59,6 +59,8 @@ _RECORD_HEAD_BYTES: Final = 7
 _FACTORS_BYTES: Final = 5
 #: Of levels of page_codes.bin, beside their codes.
 _LEVEL_BYTES: Final = 512
+#: Some pages are not quite full.
+_PAGES_MORE: Final = 1.02
 #: Codes of its finer levels, as shares of the records of an average page (zig/src/index/page_codes.zig).
 _LEVEL_SHARES: Final = (0.17, 0.42, 0.75)
 #: Of codes.bin, beside the mean and what vectors take.
@@ -173,24 +175,27 @@ def record_bytes(dim: int, record_bits: int, whole_of: int = 0) -> float:
     return dim_code_of(dim) * record_bits / 8 + _RECORD_HEAD_BYTES + whole
 
 
-def page_levels(row_count: int, dim: int, memory_bits: int, record_bits: int) -> dict[int, int]:
+def page_levels(
+    row_count: int, dim: int, memory_bits: int, record_bits: int, page_links: bool = False
+) -> dict[int, int]:
     """By codes of each page in memory, ascending, what they take with the page directory.
 
     Bytes are a little more than less. One code a page stands before each finer level.
     """
-    record = record_bytes(dim, record_bits, memory_bits)
+    record = record_bytes(dim, record_bits, memory_bits) + (_RECORD_LINKS_BYTES if page_links else 0)
     held = max(1, int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record))
-    # Pages are not quite full.
-    pages = 1.1 * row_count / held + 1
+    pages = _PAGES_MORE * row_count / held + 2
     code = dim_code_of(dim) * memory_bits / 8 + _FACTORS_BYTES
     beside = row_count * directory_bytes(record) + _shared_bytes(row_count, dim) + _LEVEL_BYTES
     counts = sorted({1, *(max(1, round(share * held)) for share in _LEVEL_SHARES)})
     return {count: math.ceil(pages * code * (1 if count == 1 else 1 + count) + beside) for count in counts}
 
 
-def page_codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
+def page_codes_bytes(
+    row_count: int, dim: int, memory_bits: int, record_bits: int, page_links: bool = False
+) -> int:
     """The least of them."""
-    return min(page_levels(row_count, dim, memory_bits, record_bits).values())
+    return min(page_levels(row_count, dim, memory_bits, record_bits, page_links).values())
 
 
 def directory_bytes(record: float) -> float:

@@ -150,7 +150,9 @@ class BuildOptions:
         page_codes = budget > 0 and codes > budget if self.page_codes is None else self.page_codes
         if page_codes and budget and self.page_links is None:
             page_links = not links_kept
-        needed = page_codes_bytes(row_count, dim, memory_bits, record_bits) if page_codes else codes
+        needed = (
+            page_codes_bytes(row_count, dim, memory_bits, record_bits, page_links) if page_codes else codes
+        )
         if budget and needed > budget:
             what = "a code of each page" if page_codes else "the codes"
             raise BudgetTooSmallError(

@@ -39,8 +39,6 @@ __all__ = ["MEASURED_ROWS_MAX", "SizePlan", "size_plan"]
 MEASURED_ROWS_MAX: Final = 10_000_000
 
 _ROWS_MAX: Final = 10**13
-#: Pages that a search asks for at once, at most.
-_BURST: Final = 128
 _PAGE_HEAD_BYTES: Final = 24
 _VECTOR_PAGE_HEAD_BYTES: Final = 16
 _PAGE_BYTES_MAX: Final = 65_536
@@ -227,7 +225,7 @@ def size_plan(
     directory = rows * directory_bytes(record)
     links, page_codes = 0, 0
     if options.page_codes:
-        levels = page_levels(own, dim, *bits)
+        levels = page_levels(own, dim, *bits, bool(options.page_links))
         page_codes = max(count for count, size in levels.items() if size <= budget // shards)
         held = int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record) or 1
         query = next(query for most, query in _PAGES if page_codes <= max(1.0, most * held))
@@ -274,7 +272,7 @@ def size_plan(
         * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1)),
         reads=reads,
         # With links on disk a longer way to the nearest is more rounds; so are pages beyond a burst.
-        rounds=max(1.0, reads / _BURST) if page_codes else query.rounds * (1.0 if links else grown),
+        rounds=max(1.0, query.rounds * (1.0 if links else grown)),
         query_core_us=query.core_us * _grown(own, _QUERY_GROWTH),
         measured=own <= MEASURED_ROWS_MAX,
     )

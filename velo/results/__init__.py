@@ -3,7 +3,7 @@
 from velo.results.explanation import Explanation, FilterCost, FilterPlan
 from velo.results.fused import Fuses, fused
 from velo.results.hits import Expectation, GroupedResult, Hits, RangeResult, SearchResult, Served
-from velo.results.texts import html_table, size_text
+from velo.results.texts import html_table, kept_text, size_text
 from velo.results.written import Written
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Written",
     "fused",
     "html_table",
+    "kept_text",
     "size_text",
 ]

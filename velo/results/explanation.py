@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from velo.results.hits import SearchResult
-from velo.results.texts import html_table, size_text
+from velo.results.texts import html_table, kept_text, size_text
 
 __all__ = ["Explanation", "FilterCost", "FilterPlan"]
 
@@ -77,7 +77,7 @@ class FilterPlan:
                     f"  {name:<9} {cost.reads:,.0f} reads, {cost.estimates:,.0f} estimates, "
                     f"{cost.expanded:,.0f} hops expected, about {cost.cost_us:,.0f} µs"
                 )
-            else:
+            elif name == "gate":
                 shown.append(
                     f"  {name:<9} needs links in memory: open with memory={self.gate_needs_bytes} or more"
                     if self.gate_needs_bytes
@@ -144,7 +144,7 @@ class Explanation:
         device = info["device"]
         lines = [
             f"plan        {info['plan']}, {info['memory_bits']} + {info['record_bits']} bits a dimension, "
-            f"{info['links_kept']} links a vertex in memory",
+            f"{kept_text(info)} in memory",
             f"device      {device['name']}{', O_DIRECT' if device['direct'] else ', buffered'}",
             "memory      " + ", ".join(f"{name} {size_text(size)}" for name, size in memory.items()),
             "asked       " + ", ".join(f"{name} {value}" for name, value in self.request.items()),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["html_table", "size_text", "value_text"]
+__all__ = ["html_table", "kept_text", "size_text", "value_text"]
 
 
 def value_text(value: Any) -> str:
@@ -22,6 +22,14 @@ def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def kept_text(info: Mapping[str, Any]) -> str:
+    """What of links, or in their place, an open index has in memory, by its ``info()``."""
+    codes = info["page_codes_kept"]
+    if codes:
+        return f"{codes} codes of each page" if codes > 1 else "a code of each page"
+    return f"{info['links_kept']} links a vertex"
 
 
 def size_text(count: float) -> str:

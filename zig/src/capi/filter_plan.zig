@@ -51,7 +51,7 @@ fn plan_of(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const
     const asked = try call.Asked.of(self, options);
     try self.check_filter(one, 0);
     const parameters = &asked.parameters;
-    const choice = search.filter_plan.Case.of(&self.shared, one, parameters).choose();
+    const choice = search.filter_plan.choice_of(&self.shared, one, parameters);
     common.write_versioned(Plan, out, &.{
         .plan = numbers.number_of(numbers.FilterPlan, search.filter_plan.plan_of(&self.shared, one, parameters)),
         .matches = one.estimate() * @as(f64, @floatFromInt(self.reader.n())),

@@ -86,8 +86,9 @@ pub const Calibration = struct {
     /// queries miss theirs, the graph loses its way, as between tight clusters, and a filter makes that worse: with 2,000
     /// clusters of ten rows, of which half pass, three to four times the list finds what the list alone finds without one.
     pub fn stretch(self: Calibration, k: u32, recall: f32) f32 {
+        if (self.plan == .pages) return 1; // a filter takes no way away where there is none
         const table = self.table orelse return 1;
-        const widest = self.most_links() orelse return 1;
+        const widest = self.widest_curve() orelse return 1;
         const like = self.recall_like(k, recall);
         var nearest: ?Point = null;
         for (widest.points) |point| {
@@ -114,7 +115,7 @@ pub const Calibration = struct {
         const at_size: f32 = @floatFromInt(size);
         var found = mix(at(around.low, at_size), at(around.high, at_size), around.share);
         if (k == k_measured) return found;
-        const widest = self.most_links() orelse return found;
+        const widest = self.widest_curve() orelse return found;
         const near = self.curve_of_k(k) orelse return found;
         // The list over the most links that promises as much for `k_measured` tells what is found for other k.
         const scaled = at_size * @min(1, as_f32(self.k_largest()) / as_f32(k));
@@ -130,10 +131,10 @@ pub const Calibration = struct {
         return found;
     }
 
-    /// The recall for `k_measured` that a list has which reaches `recall` for k, by the curves of the most links.
+    /// The recall for `k_measured` that a list has which reaches `recall` for k, by the widest curves.
     fn recall_like(self: Calibration, k: u32, recall: f32) f32 {
         const table = self.table orelse return recall;
-        const widest = self.most_links() orelse return recall;
+        const widest = self.widest_curve() orelse return recall;
         if (k == k_measured) return recall;
         var low: ?*const Curve = null;
         var high: ?*const Curve = null;
@@ -162,7 +163,7 @@ pub const Calibration = struct {
     /// The curve of the reference whose k is the nearest.
     fn curve_of_k(self: Calibration, k: u32) ?*const Curve {
         const table = self.table orelse return null;
-        const widest = self.most_links() orelse return null;
+        const widest = self.widest_curve() orelse return null;
         var best: ?*const Curve = null;
         var best_gap = std.math.inf(f32);
         for (table.curves) |*curve| {
@@ -176,13 +177,14 @@ pub const Calibration = struct {
         return best;
     }
 
-    /// The curve of the most links, for which other k were measured too.
-    fn most_links(self: Calibration) ?*const Curve {
+    /// The curve of the most links, for which other k were measured too; of codes of pages all were.
+    fn widest_curve(self: Calibration) ?*const Curve {
         const table = self.table orelse return null;
         var best: ?*const Curve = null;
         for (table.curves) |*curve| {
-            if (curve.k != k_measured or curve.points.len == 0) continue;
-            if (best == null or curve.links > best.?.links or (curve.links == best.?.links and plan_of(curve) == .links_on_disk)) best = curve;
+            if (curve.k != k_measured or curve.points.len == 0 or (plan_of(curve) == .pages) != (self.plan == .pages)) continue;
+            if (best == null or kept_of(curve) > kept_of(best.?)) best = curve;
+            if (self.plan == .pages and kept_of(curve) == self.kept) return curve;
         }
         return best;
     }

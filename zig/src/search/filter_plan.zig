@@ -11,6 +11,7 @@ const std = @import("std");
 const filter_room = @import("filter");
 const JobPart = @import("job.zig").JobPart;
 const page_ways = @import("page_ways.zig");
+const ranked = @import("ranked.zig");
 const parameters_file = @import("parameters.zig");
 const FilterPlan = parameters_file.FilterPlan;
 const Parameters = parameters_file.Parameters;
@@ -23,7 +24,7 @@ const estimate_byte_ns = 0.1; // of a code's entry, most of it the wait for memo
 const word_ns = 0.5; // 64 rows of which none passes
 const follow_ns = 350; // links of a vertex: found, decoded
 const follow_link_ns = 15; // and each of them looked up
-const read_ns = 10_000; // submitted, awaited among others, its records scored
+pub const read_ns = 10_000; // submitted, awaited among others, its records scored
 
 /// Candidates beyond k that always count.
 pub const spare = 6;
@@ -51,7 +52,7 @@ pub const Cost = struct {
     possible: bool = true,
 };
 
-fn estimate_of_code_ns(entry_bytes: f64) f64 {
+pub fn estimate_of_code_ns(entry_bytes: f64) f64 {
     return estimate_base_ns + estimate_byte_ns * entry_bytes;
 }
 
@@ -182,6 +183,13 @@ pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, paramet
         .gate => if (shared.plan == .links_in_memory) .gate else .late,
         else => |plan| plan,
     };
+}
+
+/// What each plan is expected to take, and which is chosen.
+pub fn choice_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Choice {
+    if (shared.plan != .pages) return Case.of(shared, filter, parameters).choose();
+    const none: Cost = .{ .possible = false };
+    return .{ .plan = .gate, .scan = none, .gate = ranked.expected_filtered(shared, filter, parameters), .late = none };
 }
 
 /// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked

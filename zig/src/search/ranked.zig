@@ -11,6 +11,8 @@ const every = @import("every.zig");
 const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
 const state = @import("search_state.zig");
+const Parameters = parameters_file.Parameters;
+const Shared = @import("shared.zig").Shared;
 const Search = state.Search;
 const assert = std.debug.assert;
 
@@ -31,7 +33,7 @@ pub fn begin(search: *Search) void {
     if (filter) |one| if (one.estimate() == 0) return; // exact, and nothing passes
     const reader = search.shared.reader;
     const page_count = reader.directory.page_count();
-    search.list.reset(if (filter) |one| pages_filtered(search, one) else search.parameters.list_size);
+    search.list.reset(if (filter) |one| pages_filtered(search.shared, one, &search.parameters) else search.parameters.list_size);
     const bound = coarse_bound(search, page_count, filter);
     var first: u32 = 0;
     while (first < page_count) {
@@ -63,14 +65,25 @@ pub fn step(search: *Search) state.Want {
 
 /// How many pages a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
 /// without a filter would have to hold, less those on which nothing passes.
-fn pages_filtered(search: *const Search, filter: *const filter_room.Filter) u32 {
-    const reader = search.shared.reader;
+fn pages_filtered(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
+    const reader = shared.reader;
     const n: f64 = @floatFromInt(reader.n());
     const matches = @max(1, filter.estimate() * n);
-    if (matches <= read_all_max) return @intFromFloat(@ceil(@max(matches, @as(f64, @floatFromInt(search.parameters.list_size)))));
-    const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
+    if (matches <= read_all_max) return @intFromFloat(@ceil(@max(matches, @as(f64, @floatFromInt(parameters.list_size)))));
+    const case = filter_plan.Case.of(shared, filter, parameters);
     const some_pass = 1 - std.math.pow(f64, 1 - matches / n, n / @as(f64, @floatFromInt(reader.directory.page_count())));
-    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters_file.list_size_filtered(&search.parameters))), @ceil(case.late_list_size() * some_pass)));
+    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters_file.list_size_filtered(parameters))), @ceil(case.late_list_size() * some_pass)));
+}
+
+/// What a search with a filter is expected to take.
+pub fn expected_filtered(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) filter_plan.Cost {
+    const reader = shared.reader;
+    const pages: f64 = @floatFromInt(reader.directory.page_count());
+    const reads = @min(pages, @as(f64, @floatFromInt(pages_filtered(shared, filter, parameters))));
+    const each: f64 = @floatFromInt(reader.page_codes_kept());
+    const looked = if (each > 1) @min(pages, @max(pages / looked_share, looked_lists * reads)) * each else 0;
+    const estimate_ns = filter_plan.estimate_of_code_ns(@floatFromInt(reader.codes.params.entry_bytes()));
+    return .{ .reads = reads, .estimates = pages + looked, .ns = (pages + looked) * estimate_ns + reads * filter_plan.read_ns };
 }
 
 /// So few matches are all read.

@@ -472,7 +472,7 @@ pub const Search = struct {
         const exact = self.parameters.exact;
         // Links on disk: what is on its way may still be among the answers.
         if (exact and self.round.awaited > 0) return .pages;
-        if (self.parameters.count_used and self.shared.plan != .pages) self.count_used();
+        if (self.parameters.count_used) self.count_used();
         if (exact) {
             if (self.request.company != .none) {
                 self.change(.coded);
@@ -594,7 +594,8 @@ pub const Search = struct {
 
     fn count_used(self: *Search) void {
         const directory = &self.shared.reader.directory;
-        for (self.list.slice()) |candidate| {
+        // There the list holds pages.
+        if (self.shared.plan == .pages) self.cost.records_used = self.results.len else for (self.list.slice()) |candidate| {
             if (self.pages.contains(directory.page_of(candidate.vertex()))) self.cost.records_used += 1;
         }
     }
