@@ -304,10 +304,11 @@ pub const Search = struct {
     }
 
     /// Ways from vertices that are much farther than the k-th nearest hardly ever lead to anything nearer than it. Not for
-    /// products, which are no distances.
+    /// products, which are no distances; nor where links are shared, for these lead less straight, and the longer lists that
+    /// would make up for it read more pages (docs/decisions/0018).
     pub fn stop_by_distance(self: *Search) void {
         const parameters = &self.parameters;
-        if (!parameters.stops or self.query.form != .distance) return;
+        if (!parameters.stops or self.query.form != .distance or self.shared.reader.page_ways != null) return;
         const k = @min(self.list.limit, @max(parameters.k, parameters_file.stop_k_least));
         self.list.stop = .{
             .k = k,
