@@ -24,6 +24,7 @@ FACTS = (
     "plan",
     "links_kept",
     "records_per_page",
+    "page_codes_kept",
     "adjacency_bits_per_edge",
     "memory_bits",
     "record_bits",
