@@ -220,15 +220,6 @@ def of_the_million(found: dict[str, Results]) -> Iterator[Quote]:
         "diskannpy took {} reads, velo {}.",
         (reads_text(first[0]), f"{first[1]['reads']:.0f}"),
     )
-    for share, section in ((15, "velo15"), (20, "velo20"), (25, "velo25"), (30, "velo30")):
-        rows = curve[section]
-        numbers = (
-            f"{value(rows, 'reads'):.1f}",
-            f"{value(rows, 'rounds'):.1f}",
-            f"{value(rows, 'qps'):,.0f}",
-        )
-        bytes_ = f"{share / 100 * 4 * rows[0]['dim']:.0f}"
-        yield Quote("docs/howto/memory.md", f"| {share} % | {bytes_} | {{}} | {{}} | {{}} |", numbers)
 
 
 def of_a_tenth(found: dict[str, Results], million: dict[str, Results]) -> Iterator[Quote]:
@@ -300,9 +291,19 @@ def of_filters(found: dict[str, Results]) -> Iterator[Quote]:
 
 
 def of_plans(measured: Sequence[Results]) -> Iterator[Quote]:
-    """The page that plans: what was measured of a million vectors, and what is computed of more."""
+    """Pages on memory: what was measured of a million vectors, and what is computed of more."""
     file = "docs/howto/plan.md"
     for row in measured:
+        yield Quote(
+            "docs/howto/memory.md",
+            f"| {row['share'] * 100:.1f} % | {{}} | {{}} | {{}} | {{}} | {{}} |",
+            (
+                _kept(row.get("page_codes", 0), row["links"]),
+                f"{row['bytes']:.1f}",
+                *(f"{row[key]:.1f}" for key in ("reads", "rounds")),
+                f"{row['qps']:,.0f}",
+            ),
+        )
         yield Quote(
             file,
             f"| {row['share'] * 100:.1f} % | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",

@@ -57,25 +57,25 @@ class _Query(NamedTuple):
 
 #: With links of each vertex, by bits in memory (docs/results/budgets-sift1m.md; growth: from 100,000 on).
 _OWN_LINKS: Final = {
-    6: _Query(7.1, 1.1, 80.0, 1.19),
-    5: _Query(7.4, 1.2, 80.0, 1.19),
-    4: _Query(8.1, 1.3, 74.0, 1.19),
-    3: _Query(10.2, 1.5, 145.0, 1.34),
-    2: _Query(14.8, 1.8, 193.0, 1.56),
-    1: _Query(36.8, 1.9, 288.0, 2.1),
+    6: _Query(7.1, 1.1, 75.0, 1.19),
+    5: _Query(7.4, 1.2, 74.0, 1.19),
+    4: _Query(8.2, 1.3, 65.0, 1.19),
+    3: _Query(11.0, 1.5, 125.0, 1.34),
+    2: _Query(15.7, 1.8, 142.0, 1.56),
+    1: _Query(37.2, 1.9, 157.0, 2.1),
 }
 #: With codes of pages alone, by how many of them there are for a record, at most.
 _PAGES: Final = (
-    (0.1, _Query(345.0, 3.0, 1_600.0, 3.0)),
-    (0.25, _Query(225.0, 2.0, 1_100.0, 2.6)),
-    (0.5, _Query(119.0, 1.0, 720.0, 2.2)),
-    (1.0, _Query(95.0, 1.0, 700.0, 2.0)),
+    (0.1, _Query(336.0, 3.1, 1_228.0, 3.1)),
+    (0.25, _Query(217.0, 2.0, 934.0, 2.7)),
+    (0.5, _Query(121.0, 1.0, 639.0, 2.2)),
+    (1.0, _Query(67.4, 1.0, 586.0, 2.2)),
 )
 #: With links on disk; more bits were not measured.
-_LINKS_ON_DISK: Final = {2: _Query(20.0, 8.0, 270.0, 1.6), 1: _Query(39.7, 15.5, 335.0, 2.0)}
+_LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0, 285.0, 2.1)}
 #: Where vertices share links: by how much more is read than with links of each, and processor beside that.
-_SHARED_READS: Final = {6: 1.03, 4: 1.13, 2: 1.24}
-_SHARED_US: Final = {6: 220.0, 4: 270.0, 2: 430.0}
+_SHARED_READS: Final = {6: 0.99, 4: 1.14, 2: 1.225}
+_SHARED_US: Final = {6: 233.0, 4: 391.0, 2: 453.0}
 #: At 20 % reads grew by so much from a million to ten million, and nowhere less is taken there.
 _READS_GROWTH_LEAST: Final = 1.41
 #: By how much more processor a query takes for ten times the vectors, and a vector's building: from 100,000
