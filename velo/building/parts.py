@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from velo.building.build import Former, Watch, build_shard
 from velo.formats.files import as_source
-from velo.options import METRIC_CODES, BuildOptions
+from velo.options import (
+    METRIC_CODES,
+    BuildOptions,
+    bits_usual,
+    bits_within,
+    codes_bytes,
+    memory_bytes,
+    page_codes_bytes,
+)
 from velo.parts.part import Part
 from velo.types import AnyArray, Memory
 
@@ -31,6 +39,7 @@ def build_part(
     threads: int | None,
     build_memory: Memory | None,
     search_bytes: int,
+    search_memory: Memory | None,
     nice: int,
     gives_way: bool,
     resume: bool,
@@ -59,6 +68,8 @@ def build_part(
     build_memory : int, float or str, optional
     search_bytes : int
         What the part is given once it is searched.
+    search_memory : int, float or str, optional
+        What the index is searched with: it chooses the bits of a first part, so that it opens.
     nice : int
         Of the threads that link and place.
     gives_way : bool
@@ -79,6 +90,8 @@ def build_part(
             "page_links": bool(info.page_links),
             "page_codes": bool(info.page_codes),
         }
+    else:
+        how = _for_share(search_memory, *vectors.shape)
     # The seed is in the uuid of an index, and no two parts have the same.
     seed = int(path.name.rpartition("-")[2], 16)
     options = BuildOptions(
@@ -101,3 +114,15 @@ def build_part(
         gives_way=gives_way,
         watch=watch,
     )
+
+
+def _for_share(memory: Memory | None, row_count: int, dim: int) -> dict[str, Any]:
+    """Options with which rows open within a share of themselves, where the usual bits have no room.
+
+    A number of bytes says nothing: more rows will come.
+    """
+    budget = memory_bytes(memory, row_count, dim)
+    is_share = memory_bytes(memory, 2 * row_count, dim) > budget
+    usual, shortest = bits_usual(None), bits_within(0, row_count, dim)
+    is_short = page_codes_bytes(row_count, dim, *shortest) <= budget < codes_bytes(row_count, dim, *usual)
+    return {"search_memory": memory} if is_share and is_short else {}

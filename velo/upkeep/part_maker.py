@@ -298,6 +298,7 @@ class PartMaker:
             threads=threads,
             build_memory=build_memory,
             search_bytes=part_bytes(self._search_memory, sources.count, sources.of_rows, vectors.shape[1]),
+            search_memory=self._search_memory,
             nice=how.nice,
             gives_way=how.gives_way,
             resume=resume,
