@@ -56,6 +56,7 @@ def ask(sample: Any, sample_path: Path) -> Any:
             env=os.environ
             | {
                 "VELO_LIBRARY": str(ablations.LIBRARY),
+                "PYTHONUNBUFFERED": "",  # what is larger than a pipe holds may be written in part
                 "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder),
             },
         )

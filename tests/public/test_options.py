@@ -172,8 +172,9 @@ def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -
     assert in_pages(search_memory="10%") is False  # neighbors share lists
     assert in_pages(search_memory="8%") is True
     assert in_pages(search_memory="6%") is False
+    assert in_pages(search_memory="3%") is False  # codes of pages
     with pytest.raises(BudgetTooSmallError, match="search_memory"):
-        in_pages(search_memory="3%")
+        in_pages(search_memory="0.2%")
     assert in_pages(search_memory="20%", memory_bits=6) is True
     assert in_pages(search_memory="20%", page_links=True) is True
     assert in_pages(search_memory="20%", links_kept=0) is True
