@@ -187,7 +187,8 @@ def page_levels(
     pages = _PAGES_MORE * row_count / held + 2
     code = dim_code_of(dim) * memory_bits / 8 + _FACTORS_BYTES
     beside = row_count * directory_bytes(record) + _shared_bytes(row_count, dim) + _LEVEL_BYTES
-    counts = sorted({1, *(max(1, round(share * held)) for share in _LEVEL_SHARES)})
+    most = limit_of("links_kept").high
+    counts = sorted({1, *(min(most, max(1, round(share * held))) for share in _LEVEL_SHARES)})
     return {count: math.ceil(pages * code * (1 if count == 1 else 1 + count) + beside) for count in counts}
 
 

@@ -22,13 +22,15 @@ comptime {
 
 /// Codes of the finer levels, as shares of the records of an average page.
 const shares = [_]f64{ 0.17, 0.42, 0.75 };
+/// An open names a level by its count, as it names links.
+const count_max = base.limits.ranges.links_kept.max;
 
 fn header_of(n: u64, page_count: u32) Header {
     var header: Header = .{ .page_count = page_count, .level_count = 1, .counts = @splat(0), .f_upper_max = 0 };
     header.counts[0] = 1;
     const records = @as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(page_count));
     for (shares) |share| {
-        const count: u32 = @intFromFloat(@round(share * records));
+        const count: u32 = @min(count_max, @as(u32, @intFromFloat(@round(share * records))));
         if (count <= header.counts[header.level_count - 1]) continue;
         header.counts[header.level_count] = count;
         header.level_count += 1;
