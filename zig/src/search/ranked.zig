@@ -64,7 +64,8 @@ pub fn step(search: *Search) state.Want {
 }
 
 /// How many pages a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
-/// without a filter would have to hold, less those on which nothing passes.
+/// without a filter would have to hold, less those on which nothing passes; and more where few pass, for then hardly two of the
+/// answers share a page.
 fn pages_filtered(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
     const reader = shared.reader;
     const n: f64 = @floatFromInt(reader.n());
@@ -72,7 +73,7 @@ fn pages_filtered(shared: *const Shared, filter: *const filter_room.Filter, para
     if (matches <= read_all_max) return @intFromFloat(@ceil(@max(matches, @as(f64, @floatFromInt(parameters.list_size)))));
     const case = filter_plan.Case.of(shared, filter, parameters);
     const some_pass = 1 - std.math.pow(f64, 1 - matches / n, n / @as(f64, @floatFromInt(reader.directory.page_count())));
-    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters_file.list_size_filtered(parameters))), @ceil(case.late_list_size() * some_pass)));
+    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters_file.list_size_filtered(parameters))), @ceil(case.late_list_size() * some_pass * (1.25 - 0.25 * some_pass))));
 }
 
 /// What a search with a filter is expected to take.
