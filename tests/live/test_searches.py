@@ -192,11 +192,17 @@ def test_a_recall_of_one_is_what_arithmetic_says(world: World, name: str) -> Non
         ids, distances = world.nearest(queries[query], passes)
         count = min(20, len(ids))
         assert int(found.counts[query]) == count
-        assert found.ids[query, :count].tolist() == ids[:count]
+        own = found.ids[query, :count].tolist()
+        # What float32 cannot tell apart may stand in either order.
+        apart = np.flatnonzero(np.array(own) != np.array(ids[:count]))
+        assert np.array_equal(
+            world.distances(queries[query], [own[place] for place in apart]).astype(np.float32),
+            distances[apart].astype(np.float32),
+        )
         assert found.distances[query, :count] == pytest.approx(distances[:count], rel=1e-5, abs=1e-6)
         table = found.metadata[query]
-        assert table["year"].to_pylist() == [world.rows[one].year for one in ids[:count]]
-        assert table["tags"].to_pylist() == [world.rows[one].tags for one in ids[:count]]
+        assert table["year"].to_pylist() == [world.rows[one].year for one in own]
+        assert table["tags"].to_pylist() == [world.rows[one].tags for one in own]
     assert world.index.count(condition) == len(world.nearest(queries[0], passes)[0])
 
 
