@@ -14,7 +14,7 @@ from bench.commands import report_sections
 from bench.harness import curves, kept, machine, pages, plots, runs, sections, tables
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
-from velo.options import BuildOptions, bits_within, codes_bytes_least, page_codes_bytes
+from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes_least
 
 MODULE = "bench.commands.budgets"
 AT = 0.95
@@ -97,7 +97,7 @@ def sections_of(context: Context) -> Mapping[str, Section]:
 def least_of(dataset: Dataset) -> tuple[str, str]:
     """The shares that hold a code of each page, and the shortest codes of vectors, with page directories."""
     shape = dataset.n, dataset.dim
-    sizes = page_codes_bytes(*shape, *bits_within(0, *shape)), codes_bytes_least(*shape)
+    sizes = page_codes_bytes_least(*shape), codes_bytes_least(*shape)
     of_pages, of_vectors = (f"{math.ceil(size / dataset.float32_bytes * 1000) / 10:g}%" for size in sizes)
     return of_pages, of_vectors
 

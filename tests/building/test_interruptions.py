@@ -17,7 +17,7 @@ import velo
 from velo import errors
 from velo.building.build import build_shard
 from velo.formats.files import as_source
-from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes
+from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes_least
 from velo.testing import synthetic_vectors
 
 N, DIM = 3_000, 24
@@ -280,7 +280,7 @@ def test_what_could_not_be_opened_is_not_built(shards: int, tmp_path: Path) -> N
     with pytest.raises(errors.BudgetTooSmallError) as caught:
         build(tmp_path / "i", vectors, search_memory="0.5%", degree=16, **more)
     assert caught.value.argument == "search_memory"
-    assert caught.value.needed_bytes == page_codes_bytes(2_000, 128, 1, 7)
+    assert caught.value.needed_bytes == page_codes_bytes_least(2_000, 128)
     assert not (tmp_path / "i").exists()
     with pytest.raises(errors.BudgetTooSmallError) as tuned:
         velo.tune(vectors, memory="4%")

@@ -11,7 +11,7 @@ import pytest
 import velo
 from tests.rungs import PAGES, RUNGS, kind_of, links_in
 from velo import errors
-from velo.options import BuildOptions, page_codes_bytes
+from velo.options import BuildOptions, page_codes_bytes_least
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, DIM = 3_000, 32
@@ -20,7 +20,7 @@ N, DIM = 3_000, 32
 def test_what_is_built_for_a_budget_opens_in_it_and_is_a_rung(tmp_path: Path) -> None:
     rows, queries = np.split(synthetic_vectors(N + 40, DIM, seed=4, intrinsic_dim=12), [N])
     truth = brute_force(rows, queries, 10)
-    budget: float = page_codes_bytes(N, DIM, 1, 7)
+    budget: float = page_codes_bytes_least(N, DIM)
     with pytest.raises(errors.BudgetTooSmallError) as refused:
         BuildOptions(search_memory=int(budget) - 1).for_vectors(N, DIM)
     assert refused.value.needed_bytes == budget
@@ -57,3 +57,14 @@ def test_a_rung_is_what_its_budget_opens_and_one_byte_less_does_not(rung: Any, t
     with pytest.raises(errors.BudgetTooSmallError) as refused:
         links_in(path, memory - 1)
     assert refused.value.needed_bytes == memory
+
+
+def test_codes_of_pages_that_are_not_there_are_named(tmp_path: Path) -> None:
+    rows = synthetic_vectors(1_000, DIM, seed=5, intrinsic_dim=12)
+    for page_codes in (False, True):
+        velo.build(tmp_path / str(page_codes), rows, calibrate=False, page_codes=page_codes).close()
+    with pytest.raises(errors.UnsupportedError, match="page_codes=True"):
+        velo.open(tmp_path / "False", plan="pages")
+    with pytest.raises(errors.InvalidArgumentError, match="links_kept is 99") as wrong:
+        velo.open(tmp_path / "True", plan="pages", tuning=velo.OpenTuning(links_kept=99))
+    assert wrong.value.argument == "links_kept"

@@ -12,10 +12,9 @@ from velo.options import (
     METRIC_CODES,
     BuildOptions,
     bits_usual,
-    bits_within,
     codes_bytes,
     memory_bytes,
-    page_codes_bytes,
+    page_codes_bytes_least,
 )
 from velo.parts.part import Part
 from velo.types import AnyArray, Memory
@@ -123,6 +122,6 @@ def _for_share(memory: Memory | None, row_count: int, dim: int) -> dict[str, Any
     """
     budget = memory_bytes(memory, row_count, dim)
     is_share = memory_bytes(memory, 2 * row_count, dim) > budget
-    usual, shortest = bits_usual(None), bits_within(0, row_count, dim)
-    is_short = page_codes_bytes(row_count, dim, *shortest) <= budget < codes_bytes(row_count, dim, *usual)
+    usual = codes_bytes(row_count, dim, *bits_usual(None))
+    is_short = page_codes_bytes_least(row_count, dim) <= budget < usual
     return {"search_memory": memory} if is_share and is_short else {}

@@ -9,7 +9,7 @@ from velo.options.bits import (
     codes_bytes,
     codes_bytes_least,
     links_fit,
-    page_codes_bytes,
+    page_codes_bytes_least,
     page_levels,
     shared_links_within,
 )
@@ -75,7 +75,7 @@ __all__ = [
     "limit_of",
     "links_fit",
     "memory_bytes",
-    "page_codes_bytes",
+    "page_codes_bytes_least",
     "page_levels",
     "shared_links_within",
     "shows_build_options",

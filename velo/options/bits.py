@@ -24,6 +24,7 @@ __all__ = [
     "links_fit",
     "memory_code_bytes",
     "page_codes_bytes",
+    "page_codes_bytes_least",
     "page_levels",
     "record_bytes",
     "shared_links_bytes",
@@ -197,6 +198,11 @@ def page_codes_bytes(
 ) -> int:
     """The least of them."""
     return min(page_levels(row_count, dim, memory_bits, record_bits, page_links).values())
+
+
+def page_codes_bytes_least(row_count: int, dim: int) -> int:
+    """What a code of each page takes in the shortest codes, with the page directory: nothing less opens."""
+    return page_codes_bytes(row_count, dim, *_BITS_SHARED[-1])
 
 
 def directory_bytes(record: float) -> float:

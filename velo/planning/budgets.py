@@ -22,7 +22,7 @@ from velo.options import (
     fill_search,
     folder_path,
     memory_bytes,
-    page_codes_bytes,
+    page_codes_bytes_least,
 )
 from velo.types import Memory, PathLike
 
@@ -154,7 +154,7 @@ def _rows_of(part: Path) -> int:
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
     one = _bought(index, budget, whole, recall, k)
-    if budget >= page_codes_bytes(index.n, index.dim, *bits_within(0, index.n, index.dim)):
+    if budget >= page_codes_bytes_least(index.n, index.dim):
         one = replace(one, build_bits=bits_within(budget, index.n, index.dim))
     if one.reads is None:
         return one

@@ -224,8 +224,8 @@ def size_plan(
     one_link = link_bytes(own)
     directory = rows * directory_bytes(record)
     links, page_codes = 0, 0
+    levels = page_levels(own, dim, *bits, bool(options.page_links))
     if options.page_codes:
-        levels = page_levels(own, dim, *bits, bool(options.page_links))
         page_codes = max(count for count, size in levels.items() if size <= budget // shards)
         held = int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record) or 1
         query = next(query for most, query in _PAGES if page_codes <= max(1.0, most * held))
@@ -246,7 +246,7 @@ def size_plan(
     disk_parts = {
         "codes": rows * code,
         "pages": rows * page,
-        "page codes": _page_codes_disk(own, dim, bits) * shards if options.page_codes else 0.0,
+        "page codes": _page_codes_disk(levels) * shards if options.page_codes else 0.0,
         "links": rows * (options.links_kept * (one_link + 3 / 8) + 1.5),
         "ids": rows * 8.0,
         "vectors": rows * _vector_bytes(dim * _ELEMENT_BYTES[dtype]) if store_vectors else 0.0,
@@ -330,9 +330,8 @@ def _record_bytes(rows: int, dim: int, options: BuildOptions) -> tuple[float, fl
     return record, page / held
 
 
-def _page_codes_disk(rows: int, dim: int, bits: tuple[int, int]) -> float:
-    """All levels of `page_codes.bin`."""
-    levels = page_levels(rows, dim, *bits)
+def _page_codes_disk(levels: dict[int, int]) -> float:
+    """Of `page_codes.bin`: all levels, the coarsest once."""
     least = min(levels.values())
     return float(least + sum(size - least for size in levels.values()))
 

@@ -5,7 +5,8 @@ const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const space = @import("space.zig");
 const PageWalk = @import("page_walk.zig").PageWalk;
-const Reader = @import("reader.zig").Reader;
+const reader = @import("reader.zig");
+const Reader = reader.Reader;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
@@ -33,7 +34,7 @@ pub fn decode_vectors(self: *const Reader, vertices: []const u32, out: []f32, di
         const record = vertex - view.first_vertex;
         const uppers = self.uppers(&view);
         const center_id = uppers.center_ids[record];
-        if (center_id >= self.header.center_count) return @import("reader.zig").bad_file(diagnostic, "pages.bin");
+        if (center_id >= self.header.center_count) return reader.bad_file(diagnostic, reader.file_pages);
         const center = codes.centers[@as(usize, center_id) * params.dim ..][0..params.dim];
         const f_upper = quant.PositiveFloat.decode(@intCast(uppers.factors[record] >> 16));
         const f_full = quant.RecordFactors.f_full(view.ratios[record], f_upper, params.record_bits);

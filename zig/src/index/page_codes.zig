@@ -230,6 +230,39 @@ pub const Levels = struct {
     }
 };
 
+/// The level of codes of pages that is searched with.
+pub const Chosen = struct {
+    levels: Levels,
+    file: layout.manifest.File,
+    number: usize,
+    /// Of codes in memory.
+    bytes: u64,
+
+    pub fn of(dir: std.fs.Dir, m: *const layout.manifest.Manifest, header: *const layout.headers.Codes, directory_bytes: u64, memory_bytes: u64, wanted: ?u32, diagnostic: *Diagnostic) Error!Chosen {
+        if (!m.page_codes) {
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
+            return error.Unsupported;
+        }
+        const file = m.file(reader.file_page_codes).?; // `open` has looked
+        const levels: Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
+        const beside = header.codes_offset() + directory_bytes;
+        const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;
+        const number = if (wanted) |count| levels.with_count(count) orelse {
+            diagnostic.argument = "links_kept";
+            diagnostic.say("links_kept is {d}; codes of each page this index has {any}", .{ count, levels.header.counts[0..levels.header.level_count] });
+            return error.InvalidArgument;
+        } else levels.within(room) orelse 0;
+        if (levels.memory_bytes(number) > room orelse std.math.maxInt(u64)) {
+            diagnostic.argument = "memory";
+            diagnostic.needed_bytes = beside + levels.memory_bytes(number);
+            diagnostic.say("memory is {d} bytes, but codes of pages and the page directory take {d}", .{ memory_bytes, diagnostic.needed_bytes });
+            return error.BudgetTooSmall;
+        }
+        return .{ .levels = levels, .file = file, .number = number, .bytes = header.codes_offset() + levels.memory_bytes(number) };
+    }
+};
+
 test "levels are finer one after another, and pages of one record have one" {
     for ([_]u64{ 1, 3, 29, 39, 512 }) |records| {
         const header = header_of(records * 10, 10);

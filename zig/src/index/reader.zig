@@ -164,7 +164,7 @@ pub const Reader = struct {
 
         // ---- codes ----
         const is_of_pages = options.codes and options.page_codes == .always;
-        const level = if (is_of_pages) try Chosen.of(dir, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
+        const level = if (is_of_pages) try page_codes.Chosen.of(dir, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
         // `open` goes on with codes of pages; those of vectors are not even loaded.
         if (m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
             codes_file.bytes + directory.memory_bytes() > options.memory_bytes) return error.BudgetTooSmall;
@@ -390,7 +390,7 @@ pub const Reader = struct {
     /// How many codes of each page a budget would keep in the place of codes and links; null where there are none to keep.
     pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?struct { kept: u32, bytes: u64 } {
         if (!self.manifest().page_codes) return null;
-        const chosen: Chosen = try .of(self.dir, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
+        const chosen: page_codes.Chosen = try .of(self.dir, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
         return .{ .kept = chosen.levels.header.counts[chosen.number], .bytes = chosen.bytes };
     }
 
@@ -550,39 +550,6 @@ pub fn codes_valid(codes: *const quant.Codes) bool {
     for (codes.factors) |pair| if (@max(pair & 0xffff, pair >> 16) > quant.PositiveFloat.largest) return false;
     return true;
 }
-
-/// The level of codes of pages that is searched with.
-const Chosen = struct {
-    levels: page_codes.Levels,
-    file: layout.manifest.File,
-    number: usize,
-    /// Of codes in memory.
-    bytes: u64,
-
-    fn of(dir: std.fs.Dir, m: *const layout.manifest.Manifest, header: *const layout.headers.Codes, directory_bytes: u64, memory_bytes: u64, wanted: ?u32, diagnostic: *Diagnostic) Error!Chosen {
-        if (!m.page_codes) {
-            diagnostic.argument = "plan";
-            diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
-            return error.Unsupported;
-        }
-        const file = m.file(file_page_codes).?; // `open` has looked
-        const levels: page_codes.Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
-        const beside = header.codes_offset() + directory_bytes;
-        const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;
-        const number = if (wanted) |count| levels.with_count(count) orelse {
-            diagnostic.argument = "page_codes_kept";
-            diagnostic.say("page_codes_kept is {d}; of this index it is one of {any}", .{ count, levels.header.counts[0..levels.header.level_count] });
-            return error.InvalidArgument;
-        } else levels.within(room) orelse 0;
-        if (levels.memory_bytes(number) > room orelse std.math.maxInt(u64)) {
-            diagnostic.argument = "memory";
-            diagnostic.needed_bytes = beside + levels.memory_bytes(number);
-            diagnostic.say("memory is {d} bytes, but codes of pages and the page directory take {d}", .{ memory_bytes, diagnostic.needed_bytes });
-            return error.BudgetTooSmall;
-        }
-        return .{ .levels = levels, .file = file, .number = number, .bytes = header.codes_offset() + levels.memory_bytes(number) };
-    }
-};
 
 pub fn all_finite(values: []const f32) bool {
     for (values) |value| if (!std.math.isFinite(value)) return false;

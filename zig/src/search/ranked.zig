@@ -7,6 +7,7 @@
 //! passes; that is asked of those alone that would enter the list.
 const std = @import("std");
 const filter_room = @import("filter");
+const quant = @import("quant");
 const every = @import("every.zig");
 const filter_plan = @import("filter_plan.zig");
 const parameters_file = @import("parameters.zig");
@@ -136,7 +137,7 @@ fn any_passes(search: *const Search, filter: *const filter_room.Filter, page: u3
     return every.any_passes(filter, first, first + directory.record_count(page));
 }
 
-fn estimate(search: *Search, codes: anytype, count: u32) void {
+fn estimate(search: *Search, codes: *const quant.Codes, count: u32) void {
     search.query.estimate(codes, search.fresh[0..count], search.distances[0..count]);
     search.cost.estimates += count;
 }
