@@ -64,8 +64,9 @@ def target_arch() -> str:
 
 def compile_libraries(root: Path, steps: Sequence[str], prefix: Path, cache: Path, arch: str) -> None:
     """Run ``zig build STEP …``, which compiles them side by side; they lie under ``prefix/lib`` then.
-    Raises RuntimeError with zig's own words.
+    Raises SystemExit where liburing is missing, and RuntimeError with zig's own words where it fails.
     """
+    check_liburing(arch)
     command = [
         sys.executable,
         *("-m", "ziglang", "build", *steps),
@@ -84,6 +85,23 @@ def compile_libraries(root: Path, steps: Sequence[str], prefix: Path, cache: Pat
         raise RuntimeError(
             f"the native library did not build ({' '.join(command[1:])}):\n{done.stderr[-8000:]}"
         )
+
+
+def check_liburing(arch: str) -> None:
+    """Look for liburing where build.zig does, before the compiler starts."""
+    folders = [Path(f"/usr/lib/{arch}-linux-gnu")]
+    if arch == platform.machine():
+        folders += [Path("/usr/lib64"), Path("/usr/lib")]
+    named = os.environ.get("VELO_LIBURING")
+    libraries = [Path(named)] if named else [folder / "liburing.a" for folder in folders]
+    library = next((one for one in libraries if one.is_file()), None)
+    if library and any((folder / "include" / "liburing.h").is_file() for folder in library.parents):
+        return
+    raise SystemExit(
+        f"velo links liburing, and {named or 'liburing.a'} or its header was not found: install liburing-dev "
+        "(Debian, Ubuntu: apt-get install liburing-dev) or liburing-devel (Fedora), "
+        "or name a liburing.a in VELO_LIBURING"
+    )
 
 
 def global_cache_dir() -> Path | None:

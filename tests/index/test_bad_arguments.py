@@ -87,3 +87,12 @@ def test_a_degree_below_the_usual_links_is_enough(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         velo.build(tmp_path / "i", ROWS, degree=24, links_kept=25)
     assert caught.value.argument == "links_kept"
+
+
+@pytest.mark.parametrize("below", ["", "shop.velo", "a/b/shop.velo"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "vectors.npy"
+    file.write_bytes(b"\x93NUMPY")
+    with pytest.raises(velo.errors.NotAnIndexError, match=r"vectors\.npy is a file") as caught:
+        velo.open(file / below)
+    assert caught.value.argument == "path"

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 import tarfile
 import venv
@@ -214,3 +215,12 @@ def test_wheel_works_in_a_clean_environment(wheel_of_this_machine: Path, tmp_pat
     assert answer["found"] == 50
     assert answer["file"].startswith(str(folder))
     assert json.loads(run(folder / "bin" / "velo", "doctor", "--json", cwd=tmp_path, env=env))
+
+
+def test_a_build_without_liburing_names_its_package(tmp_path: Path) -> None:
+    environment = dict(os.environ, VELO_LIBURING=str(tmp_path / "liburing.a"))
+    command = [sys.executable, str(ROOT / "hatch_build.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "apt-get install liburing-dev" in done.stderr
+    assert "Traceback" not in done.stderr

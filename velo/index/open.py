@@ -143,11 +143,15 @@ def _state_of(folder: Path) -> tuple[int, bool, bool] | None:
 def _check_there(folder: Path) -> None:
     """Say in a user's words what is no index; where the system refuses to look the library says why."""
     try:
-        there, is_folder = folder.exists(), folder.is_dir()
+        is_folder = folder.is_dir()
     except OSError:
         return
     if not is_folder:
-        what = "is a file, and an index is a folder" if there else "does not exist"
+        # Of "notes.txt/shop.velo" the first part may be the file.
+        file = next((place for place in (folder, *folder.parents) if place.is_file()), None)
+        what = "is a file, and an index is a folder" if file == folder else "does not exist"
+        if file is not None and file != folder:
+            what += f": {file} is a file"
         hint = "velo.build(path, vectors) makes an index"
         raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 

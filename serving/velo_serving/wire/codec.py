@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
+from velo.filters.arrays import array_of
 from velo_serving.words.errors import ProtocolError
 from velo_serving.words.hits import COSTS, Costs, rows_of_hits
 from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
@@ -289,7 +290,9 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     sizes, group_bytes, table_bytes = None, b"", b""
     if hits.groups is not None:
         sizes = [[size for _, size in row] for row in hits.groups]
-        group_bytes = stream_of(_values_table([value for row in hits.groups for value, _ in row]))
+        group_bytes = stream_of(
+            pa.table({"value": array_of([value for row in hits.groups for value, _ in row])})
+        )
         pieces.append(group_bytes)
     if hits.tables is not None:
         table_bytes = stream_of(pa.concat_tables(hits.tables))
@@ -323,14 +326,6 @@ def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[by
         pieces.append(hits.ids.astype("<i8", copy=False).tobytes())
     pieces += [counts.astype("<i8", copy=False).tobytes(), hits.distances.astype("<f4", copy=False).tobytes()]
     return encode(_Replies(rows, width, names)), pieces
-
-
-def _values_table(values: list[Any]) -> pa.Table:
-    try:
-        column = pa.array(values)
-    except OverflowError:
-        column = pa.array(values, pa.uint64())
-    return pa.table({"value": column})
 
 
 def _bytes_of(array: Any, dtype: str) -> bytes:

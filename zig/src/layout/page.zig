@@ -230,7 +230,9 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
     const random = prng.random();
     for (0..50) |_| {
         const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = random.uintAtMost(u32, 96), .salt = random.int(u32), .lists = random.boolean(), .upper_bytes = 32 * random.uintAtMost(u32, 1) };
-        const count = random.uintAtMost(u32, 23) + 1;
+        const list_bytes_max: u32 = if (geometry.lists) 64 else 0;
+        const records_fitting = (geometry.page_size - header_bytes) / (geometry.record_bytes() + list_bytes_max);
+        const count = random.uintLessThan(u32, @min(24, records_fitting)) + 1;
         var bytes: [4096]u8 align(4) = undefined;
         var composer = Composer.init(&bytes, geometry, 7, 1000, count);
         var upper: [24][32]u8 = undefined;
@@ -241,7 +243,7 @@ test "what a composer wrote a view reads back, and one flipped bit anywhere is n
             random.bytes(&upper[i]);
             random.bytes(&lower[i]);
             random.bytes(&lists[i]);
-            lengths[i] = if (geometry.lists) random.uintAtMost(u32, 64) else 0;
+            lengths[i] = random.uintAtMost(u32, list_bytes_max);
             composer.add(.{ .code = upper[i][0..geometry.upper_bytes], .factors = @intCast(i * 5), .center = @intCast(i) }, lower[i][0..geometry.lower_bytes], 0.5 * @as(f32, @floatFromInt(i)), @intCast(i * 3), @intCast(i), lists[i][0..lengths[i]]);
         }
         composer.seal();
