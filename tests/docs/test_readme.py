@@ -54,9 +54,12 @@ def test_links_lead_somewhere() -> None:
         assert "://" in target or (ROOT / target).exists(), target
 
 
-def test_it_begins_with_the_install_and_ten_lines() -> None:
-    install = README.split("```", 2)[1]
-    assert "$ pip install veloann " in install
+def test_it_begins_with_what_works_from_a_checkout_the_install_and_ten_lines() -> None:
+    _, checkout, _, install, _ = README.split("```", 4)
+    assert re.findall(r"\$ (\S+ \w+)", checkout) == ["./dev demo", "./dev test"]
+    commands = [line.split("#")[0].strip() for line in install.splitlines()[1:]]
+    assert commands[:2] == ["$ sudo apt-get install liburing-dev", "$ pip install ."]
+    assert re.search(r"^\$ pip install veloann +# once published$", install, flags=re.MULTILINE)
     assert len(block("python").splitlines()) == 10
     door = (ROOT / "dev").read_text()
     commands = re.findall(r"`\./dev (\w+)`", README)

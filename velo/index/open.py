@@ -178,7 +178,8 @@ def open_path(
         The folder.
     memory : int, float or str, optional
         What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
-        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache.
+        (``"2GiB"``). Without it the index takes what its codes and links need, and has no cache. A
+        share of few vectors counts as what the index needs to open, up to 1 MiB.
     threads : int, optional
         Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}
@@ -196,8 +197,8 @@ def open_path(
         When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
     merge_memory : int, float or str, optional
         With `writable`, what all merges that run may take together, beside `memory`; as much as `memory`
-        where it is not named. With 400 bytes a row or more (at 128 dimensions) a merge goes on from the graph
-        that is there.
+        where it is not named, and then what a part needs at least. With 400 bytes a row or more (at 128
+        dimensions) a merge goes on from the graph that is there.
 
     Returns
     -------

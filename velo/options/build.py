@@ -17,7 +17,15 @@ from velo.options.bits import (
     page_codes_bytes,
     shared_links_within,
 )
-from velo.options.checks import UINT32_MAX, in_range, limit_of, memory_bytes, real_number, whole_number
+from velo.options.checks import (
+    UINT32_MAX,
+    has_floor,
+    in_range,
+    limit_of,
+    memory_bytes,
+    real_number,
+    whole_number,
+)
 from velo.options.codes import METRIC_CODES, code_of
 from velo.types import Memory, MetricName
 
@@ -153,7 +161,7 @@ class BuildOptions:
         needed = (
             page_codes_bytes(row_count, dim, memory_bits, record_bits, page_links) if page_codes else codes
         )
-        if budget and needed > budget:
+        if budget and needed > budget and not has_floor(self.search_memory, needed):
             what = "a code of each page" if page_codes else "the codes"
             raise BudgetTooSmallError(
                 f"search_memory is {budget} bytes; {what}, of {memory_bits} bits a dimension, "

@@ -14,9 +14,12 @@ from velo.errors import InvalidArgumentError
 from velo.types import Memory
 
 __all__ = [
+    "SHARE_FLOOR_BYTES",
     "UINT32_MAX",
     "folder_path",
+    "has_floor",
     "in_range",
+    "is_share",
     "k_of_one_search",
     "limit_of",
     "memory_bytes",
@@ -51,6 +54,22 @@ _UNITS: Final = {
     "gib": 2**30,
     "tib": 2**40,
 }
+
+
+#: What a share of few vectors counts as at least, where so much is needed.
+SHARE_FLOOR_BYTES: Final = 1 << 20
+
+
+def is_share(memory: Memory | None) -> bool:
+    """Whether a budget is a share of the vectors and not a number of bytes."""
+    if isinstance(memory, str):
+        return memory.rstrip().endswith("%")
+    return isinstance(memory, numbers.Real) and not isinstance(memory, numbers.Integral)
+
+
+def has_floor(memory: Memory | None, needed_bytes: int) -> bool:
+    """Whether a budget that is too small grows to what is needed: a share does, up to `SHARE_FLOOR_BYTES`."""
+    return is_share(memory) and needed_bytes <= SHARE_FLOOR_BYTES
 
 
 def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str = "memory") -> int:
@@ -88,13 +107,14 @@ def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str 
                 "bytes are an int",
                 argument=argument,
             )
-        size = math.floor(share * row_count * dim * 4)
+        size = max(1, math.floor(share * row_count * dim * 4))
     elif isinstance(memory, str) and len(memory) < 100:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[a-z]*)\s*", memory.lower())
         if match is None or (match[2] != "%" and match[2] not in _UNITS):
             raise bad
         if match[2] == "%":
-            size = math.floor(float(match[1]) / 100 * row_count * dim * 4)
+            share = float(match[1]) / 100
+            size = max(1, math.floor(share * row_count * dim * 4)) if share > 0 else 0
         else:
             size = math.floor(float(match[1]) * _UNITS[match[2]])
     else:

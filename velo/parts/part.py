@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import CorruptIndexError, NotAnIndexError, VeloError, with_names
+from velo.errors import BudgetTooSmallError, CorruptIndexError, NotAnIndexError, VeloError, with_names
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids
 from velo.folder.manifest import manifest_bytes, read_manifest
@@ -27,6 +27,7 @@ from velo.options import (
     in_range,
     memory_bytes,
 )
+from velo.options.checks import SHARE_FLOOR_BYTES, has_floor
 from velo.parts.compiler import compiler_for
 from velo.parts.completions import Completions
 from velo.parts.gate import Gate
@@ -40,8 +41,6 @@ __all__ = ["OpenOptions", "Part", "part_bytes", "shape_in_manifest"]
 _OPEN_ATTEMPTS: Final = 4
 #: Written once and never again (zig/src/index).
 _PAGES_FILE: Final = "pages.bin"
-#: What the least of several parts is given of a budget.
-_SHARE_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
     """What a part of so many rows gets of the budget of a folder of ``of_rows`` rows; 0: there is none."""
     if of_rows <= rows or memory is None:
         return memory_bytes(memory, rows, dim)
-    return max(_SHARE_MIN, memory_bytes(memory, of_rows, dim) * rows // of_rows)
+    return max(SHARE_FLOOR_BYTES, memory_bytes(memory, of_rows, dim) * rows // of_rows)
 
 
 def shape_in_manifest(folder: Path) -> tuple[int, int]:
@@ -137,7 +136,13 @@ class Part:
             struct.memory_bytes = how.budget(folder, of_rows)
             #: Where the library puts the handle, and from where it takes it when it closes.
             place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
-            _open(folder, struct, place)
+            try:
+                _open(folder, struct, place)
+            except BudgetTooSmallError as error:
+                if error.needed_bytes is None or not has_floor(how.memory, error.needed_bytes):
+                    raise
+                struct.memory_bytes = error.needed_bytes
+                _open(folder, struct, place)
             self.handle: Any = place[0]
             undo.callback(_native.lib.velo_index_close, place)
             self.gate = Gate(with_names(str(folder)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import numbers
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Final
 from velo.errors import BudgetTooSmallError, BusyError
 from velo.options import memory_bytes
 from velo.options.bits import dim_code_of
+from velo.options.checks import is_share
 from velo.parts.data import LiveData
 from velo.types import Memory
 
@@ -65,7 +65,8 @@ class MergeMemory:
     Parameters
     ----------
     named : int, float, str or None
-        As users name it. A share counts as so much at least as a full delta needs: of few rows it is little.
+        As users name it. A share, or a budget that follows from `memory`, counts as what the part that is
+        made needs at least: only a number of bytes can be too small.
     memory : int, float, str or None
         Of the index: taken for a share of as much where none is named. None: there is no bound.
     live : LiveData
@@ -85,7 +86,8 @@ class MergeMemory:
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
         least = BuildBytes.of(self._delta_rows, self._dim, 0).least
-        self._least = 1 if _is_bytes(named) else least
+        self._has_floor = named is None or is_share(named)
+        self._least = least if self._has_floor else 1
         total = self.total(int(info.rows) + self._delta_rows)
         if total is not None:
             _check(least, total)
@@ -136,6 +138,8 @@ class MergeMemory:
         BusyError
             Others had too much of it until then.
         """
+        if self._has_floor:
+            total = max(total, least)
         _check(least, total)
         turn = object()
         with self._changed:
@@ -158,13 +162,6 @@ class MergeMemory:
             with self._changed:
                 self._taken -= bytes_taken
                 self._changed.notify_all()
-
-
-def _is_bytes(named: Memory | None) -> bool:
-    """Whether it says how much, and not which share of the rows."""
-    if isinstance(named, str):
-        return not named.rstrip().endswith("%")
-    return isinstance(named, numbers.Integral)
 
 
 def _check(least: int, total: int) -> None:
