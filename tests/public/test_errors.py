@@ -82,3 +82,12 @@ def test_errors_are_what_python_programs_catch(kind: type, builtin: type) -> Non
 
 def test_header_is_the_checkouts(root: Path) -> None:
     assert loader.header_path() == root / "zig" / "velo.h"
+
+
+def test_every_exception_is_a_name_of_the_package() -> None:
+    import velo
+    from velo import errors
+
+    for name in set(errors.__all__) - {"STATUS_ERRORS"}:
+        assert getattr(velo, name) is getattr(errors, name)
+        assert name in velo.__all__
