@@ -278,7 +278,7 @@ def test_what_could_not_be_opened_is_not_built(shards: int, tmp_path: Path) -> N
     build: Any = velo.build_collection if shards else velo.build
     more = {"shards": shards} if shards else {}
     with pytest.raises(errors.BudgetTooSmallError) as caught:
-        build(tmp_path / "i", vectors, search_memory="0.5%", degree=16, **more)
+        build(tmp_path / "i", vectors, search_memory=5_120, degree=16, **more)
     assert caught.value.argument == "search_memory"
     assert caught.value.needed_bytes == page_codes_bytes_least(2_000, 128)
     assert not (tmp_path / "i").exists()
