@@ -21,7 +21,6 @@ from velo.folder.metadata import (
     STATISTICS_FILE,
     MetadataStore,
     given_metadata,
-    open_metadata,
     write_metadata,
 )
 
@@ -141,15 +140,10 @@ def test_sources(kind: str, tmp_path: Path) -> None:
     assert given.row_count == 3
     assert given.schema.names == ["a", "b"]
     assert write_metadata(tmp_path, given, reversed_rows(3)) == [COLUMNS_FILE, STATISTICS_FILE, POSTINGS_FILE]
-    store = open_metadata(tmp_path, 3)
-    assert store is not None
+    store = MetadataStore(tmp_path / COLUMNS_FILE, 3)
     assert store.rows(np.array([0, 2])).to_pydict() == {"a": [3, 1], "b": ["z", "x"]}
     shard = given_metadata(source, 2, first_row=1)
     assert shard.table().to_pydict() == {"a": [2, 3], "b": [None, "z"]}
-
-
-def test_without_metadata_there_is_no_store(tmp_path: Path) -> None:
-    assert open_metadata(tmp_path, 3) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +216,7 @@ def test_damaged_files_are_reported_and_crash_nothing(tmp_path: Path, make_table
         path.unlink()  # the file that an earlier round mapped stays as it is
         path.write_bytes(whole[: draw.randrange(len(whole))])
         with pytest.raises(CorruptIndexError, match=r"columns\.arrow"):
-            open_metadata(tmp_path, 40)
+            MetadataStore(path, 40)
     for _ in range(300):
         damaged = bytearray(whole)
         for _ in range(draw.choice([1, 1, 8])):
@@ -230,8 +224,7 @@ def test_damaged_files_are_reported_and_crash_nothing(tmp_path: Path, make_table
         path.unlink()
         path.write_bytes(damaged)
         try:
-            store = open_metadata(tmp_path, 40)
-            assert store is not None
+            store = MetadataStore(path, 40)
             for condition in (col("tags").contains_any(["ab"]), col("int32") > 3, col("word") >= "b"):
                 assert 0 <= FilterCompiler(40, store).compile(condition).count() <= 40
         except (VeloError, UnicodeDecodeError):
@@ -242,8 +235,7 @@ def test_damaged_files_are_reported_and_crash_nothing(tmp_path: Path, make_table
     (tmp_path / STATISTICS_FILE).write_text("{")
     path.unlink()
     path.write_bytes(whole)
-    store = open_metadata(tmp_path, 40)
-    assert store is not None
+    store = MetadataStore(path, 40)
     with pytest.raises(CorruptIndexError, match=r"columns\.stats"):
         _ = store.statistics
 
@@ -253,7 +245,7 @@ def test_a_format_from_the_future_says_so(tmp_path: Path) -> None:
     with pa.OSFile(str(tmp_path / COLUMNS_FILE), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array([1], pa.int8())], schema=schema))
     with pytest.raises(VeloError, match="format"):
-        open_metadata(tmp_path, 1)
+        MetadataStore(tmp_path / COLUMNS_FILE, 1)
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,9 @@ from velo.cli.output import console, emit_json, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
+from velo.folder.manifest import read_manifest
 from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
+from velo.folder.moment import at_one_moment
 from velo.results import size_text
 
 __all__ = ["metadata_set", "metadata_show"]
@@ -69,21 +72,21 @@ def _size(folder: Path, store: MetadataStore) -> int:
     return sum((folder / name).stat().st_size for name in file_names(store.generation))
 
 
+def _shown(folder: Path) -> dict[str, Any]:
+    data = data_folder(folder)
+    rows = read_manifest(data).row_count
+    store = open_metadata(data, rows)
+    return {
+        "path": str(folder),
+        "rows": rows,
+        "generation": 0 if store is None else store.generation,
+        "columns": [] if store is None else list(store.statistics.values()),
+    }
+
+
 def metadata_show(path: IndexPath, as_json: AsJson = False) -> None:
     """Print each column's type, nulls, distinct and frequent values, and extremes."""
-    indexes: list[dict[str, Any]] = []
-    for folder in folders_of(path):
-        rows, _ = find_index(folder)
-        store = open_metadata(data_folder(folder), rows)
-        columns = [] if store is None else list(store.statistics.values())
-        indexes.append(
-            {
-                "path": str(folder),
-                "rows": rows,
-                "generation": 0 if store is None else store.generation,
-                "columns": columns,
-            }
-        )
+    indexes = [at_one_moment(folder, partial(_shown, folder)) for folder in folders_of(path)]
     if as_json:
         emit_json(indexes[0] if len(indexes) == 1 else {"shards": indexes})
         return

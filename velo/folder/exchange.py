@@ -46,6 +46,7 @@ from velo.folder.metadata import (
     words_name,
     write_batch,
 )
+from velo.folder.moment import at_one_moment
 from velo.folder.replace import os_failure
 from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
@@ -62,9 +63,13 @@ def find_index(folder: Path) -> tuple[int, Ids]:
     ------
     NotAnIndexError, CorruptIndexError
     """
-    data = data_folder(folder)
-    manifest = read_manifest(data)
-    return manifest.row_count, Ids(data, manifest.row_count, manifest.first_row)
+
+    def find() -> tuple[int, Ids]:
+        data = data_folder(folder)
+        manifest = read_manifest(data)
+        return manifest.row_count, Ids(data, manifest.row_count, manifest.first_row)
+
+    return at_one_moment(folder, find)
 
 
 def change_metadata(

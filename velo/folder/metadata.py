@@ -29,7 +29,6 @@ from velo import _native
 from velo.errors import (
     CorruptIndexError,
     InvalidArgumentError,
-    NotAnIndexError,
     UnknownColumnError,
     VeloError,
 )
@@ -366,17 +365,14 @@ def _original_schema(schema: Any) -> Any:
 def generation_in(folder: Path) -> int:
     """Which generation of its metadata an index has; 0: none.
 
-    A folder without a manifest has the first, or none.
-
     Raises
     ------
+    NotAnIndexError
+        The folder has no manifest: perhaps a first write moved it just now.
     CorruptIndexError
-        The manifest cannot be read, or names no columns of the generation that it has.
+        The manifest cannot be read.
     """
-    try:
-        manifest = read_manifest(folder)
-    except NotAnIndexError:
-        return int((folder / COLUMNS_FILE).exists())
+    manifest = read_manifest(folder)
     return manifest.generation if file_names(manifest.generation)[0] in manifest.files else 0
 
 

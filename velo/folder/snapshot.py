@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from velo.errors import CorruptIndexError, IndexExistsError, NotAnIndexError, VeloError
+from velo.errors import CorruptIndexError, IndexExistsError, VeloError
 from velo.folder.live import ROOT_FILE, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.metadata import generation_in, words_name
+from velo.folder.moment import at_one_moment
 from velo.folder.replace import os_failure, sync_folder
 
 __all__ = ["snapshot"]
 
-#: How often a copy begins again whose files a writer takes away meanwhile.
-_ATTEMPTS: Final = 16
 #: Where a file system has no second names, or not across its border.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 #: Beside the files of a part that its manifest names (zig/src/live/find.zig).
@@ -77,16 +76,13 @@ def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
 
 def _fill_last(source: Path, fresh: Path) -> None:
     """Fill a new folder, from a root that stays until all that it names is copied."""
-    for attempt in range(_ATTEMPTS):
+
+    def fill() -> None:
+        shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
-        try:
-            _fill(source, fresh)
-            return
-        except (FileNotFoundError, NotAnIndexError):
-            # A writer merged what was to be copied: there is a newer root by now.
-            shutil.rmtree(fresh)
-            if attempt + 1 == _ATTEMPTS or not source.is_dir():
-                raise
+        _fill(source, fresh)
+
+    at_one_moment(source, fill)
 
 
 def _fill(source: Path, fresh: Path) -> None:
@@ -121,12 +117,16 @@ def _fill(source: Path, fresh: Path) -> None:
 
 
 def _link_index(source: Path, fresh: Path) -> None:
-    for name in (*read_manifest(source).files, MANIFEST_FILE):
+    for name in read_manifest(source).files:
         if Path(name).name != name:
             raise CorruptIndexError(f"{MANIFEST_FILE} names a file outside: {name!r}", file=MANIFEST_FILE)
         _link(source / name, fresh / name)
+    _link(source / MANIFEST_FILE, fresh / MANIFEST_FILE)
+    missing = [name for name in read_manifest(fresh).files if not (fresh / name).exists()]
+    if missing:  # new metadata came between the two looks at the manifest
+        raise CorruptIndexError(f"{missing[0]} is missing from the index", file=missing[0])
     with contextlib.suppress(FileNotFoundError):  # made again where it is missing
-        words = words_name(max(1, generation_in(source)))
+        words = words_name(max(1, generation_in(fresh)))
         _link(source / words, fresh / words)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,14 @@ from numpy.typing import DTypeLike
 from velo import _native
 from velo.errors import (
     BusyError,
-    CorruptIndexError,
     IndexExistsError,
     InvalidArgumentError,
     NotAnIndexError,
     VeloError,
 )
-from velo.folder.leftovers import building_folder
 from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
+from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
 from velo.folder.shards import check_shard, shards_of
@@ -53,10 +51,6 @@ __all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index", "open_path"]
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
-
-#: How often a folder is opened in which others change what an index is, and seconds between.
-_ATTEMPTS: Final = 20
-_BETWEEN_S: Final = 0.005
 
 #: Who writes in this process: a lock says only that somebody does.
 _writers: Final[weakref.WeakSet[LiveData]] = weakref.WeakSet()
@@ -103,17 +97,7 @@ def open_index(
         tuning=tuning,
         unknown_columns=unknown_columns,
     )
-    for attempt in range(_ATTEMPTS):
-        before = _state_of(folder)
-        try:
-            return _open_once(folder, how, reopen, durability if writable else None)
-        except (NotAnIndexError, CorruptIndexError):
-            # A first write moves the files of an index, a build with overwrite=True takes its place.
-            is_same = _state_of(folder) == before and not building_folder(folder).is_dir()
-            if attempt + 1 == _ATTEMPTS or is_same:
-                raise
-        time.sleep(_BETWEEN_S)
-    raise AssertionError("the last attempt returns or raises")
+    return at_one_moment(folder, lambda: _open_once(folder, how, reopen, durability if writable else None))
 
 
 def _open_once(
@@ -130,14 +114,6 @@ def _open_once(
     except BaseException:
         close_all(parts, live)
         raise
-
-
-def _state_of(folder: Path) -> tuple[int, bool, bool] | None:
-    """Which folder it is, and what says so that an index is there; None: nothing is."""
-    try:
-        return os.stat(folder).st_ino, is_live(folder), (folder / MANIFEST_FILE).is_file()
-    except OSError:
-        return None
 
 
 def _check_there(folder: Path) -> None:

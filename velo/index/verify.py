@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 from velo import _native
 from velo.folder.ids import Ids
-from velo.folder.live import data_folders, is_live
+from velo.folder.live import is_live
 from velo.folder.manifest import read_manifest
-from velo.folder.metadata import MetadataStore, open_metadata
+from velo.folder.metadata import open_metadata
+from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
+from velo.index.owned import begin_with, close_all
 from velo.options import folder_path
 from velo.parts.data import LiveData
+from velo.parts.part import lock_part, unlock_part
 from velo.types import PathLike
 from velo.words.opening import check_words
 
@@ -43,40 +45,49 @@ def verify_folder(path: PathLike) -> int:
     >>> velo.verify("shop.velo") > 0
     True
     """
-    pages = _native.ffi.new("uint64_t *")
     folder = folder_path(path)
+    return at_one_moment(folder, partial(_verify, folder))
+
+
+def _verify(folder: Path) -> int:
+    pages = _native.ffi.new("uint64_t *")
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
-    # What the library has no eyes for: that ids and metadata are what searches rely on.
-    parts = []
-    for data in data_folders(folder):
-        manifest = read_manifest(data)
-        ids = Ids(data, manifest.row_count, manifest.first_row)
-        ids.rows()
-        store = open_metadata(data, manifest.row_count)
-        if store is not None:
-            _ = store.native_columns, store.statistics
-            check_words(data)
-        parts.append(_Part(data.name, manifest.row_count, ids, store))
-    if is_live(folder):
-        _check_delta(folder, parts)
+    # What the library does not read: ids and metadata.
+    opened = OpenedFolder(folder)
+    if not is_live(opened.at):
+        _CheckedPart(opened.at)
+        return int(pages[0])
+    live, parts = begin_with(LiveData(opened), _check_part)
+    try:
+        # The sums of the log say that its rows were written, not that they are sound.
+        live.check_delta()
+    finally:
+        close_all(parts, live)
     return int(pages[0])
 
 
-@dataclass(frozen=True)
-class _Part:
-    """As much of a part as tells which of its rows are dead."""
+class _CheckedPart:
+    """Ids and metadata of a part, read whole: as much of it as tells which of its rows are dead."""
 
-    name: str
-    n: int
-    ids: Ids
-    metadata: MetadataStore | None
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.name = name
+        self._lock = [lock_part(folder)] if name else []
+        try:
+            manifest = read_manifest(folder)
+            self.n = manifest.row_count
+            self.ids = Ids(folder, self.n, manifest.first_row)
+            self.ids.rows()
+            self.metadata = open_metadata(folder, self.n)
+            if self.metadata is not None:
+                _ = self.metadata.native_columns, self.metadata.statistics
+                check_words(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        unlock_part(self._lock)
 
 
-def _check_delta(folder: Path, parts: list[_Part]) -> None:
-    """Rows that no part holds: the sums of their log say that they were written, not that they are sound."""
-    live = LiveData(OpenedFolder(folder))
-    try:
-        live.begin(cast(Any, parts))
-        live.check_delta()
-    finally:
-        live.close()
+def _check_part(folder: Path, name: str, *_: object) -> _CheckedPart:
+    return _CheckedPart(folder, name)

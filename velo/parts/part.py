@@ -35,7 +35,7 @@ from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
 from velo.words.file import Words
 from velo.words.opening import OpenWords
 
-__all__ = ["OpenOptions", "Part", "part_bytes", "shape_in_manifest"]
+__all__ = ["OpenOptions", "Part", "lock_part", "part_bytes", "shape_in_manifest", "unlock_part"]
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
@@ -131,8 +131,8 @@ class Part:
         if beside is not None:
             struct.workers_of = beside.handle
         with contextlib.ExitStack() as undo:
-            lock = [_lock(folder)] if name else []
-            undo.callback(_unlock, lock)
+            lock = [lock_part(folder)] if name else []
+            undo.callback(unlock_part, lock)
             struct.memory_bytes = how.budget(folder, of_rows)
             #: Where the library puts the handle, and from where it takes it when it closes.
             place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
@@ -261,7 +261,8 @@ def _file_of(folder: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _lock(folder: Path) -> int:
+def lock_part(folder: Path) -> int:
+    """A descriptor that keeps writers from removing a part."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -296,12 +297,12 @@ def _close(
 ) -> None:
     """Free an index; in a forked child there is nothing to free but the descriptor of the lock."""
     if gate.forked:
-        _unlock(lock)
+        unlock_part(lock)
         return
     gate.close()
     _native.lib.velo_index_close(place)
     with contextlib.ExitStack() as stack:  # all are closed, whichever fails
-        stack.callback(_unlock, lock)
+        stack.callback(unlock_part, lock)
         stack.callback(completions.close)
         for one in compilers:
             stack.callback(one.close)
@@ -309,6 +310,7 @@ def _close(
             stack.callback(open_words.close)
 
 
-def _unlock(lock: list[int]) -> None:
+def unlock_part(lock: list[int]) -> None:
+    """Close the descriptor in the list, where one is left."""
     while lock:
         os.close(lock.pop())

@@ -6,13 +6,15 @@ Reads, rounds and estimates come from the calibration of the index.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, InvalidArgumentError, UnsupportedError
+from velo.errors import BudgetTooSmallError, InvalidArgumentError, NotAnIndexError, UnsupportedError
 from velo.folder.live import data_folders
 from velo.folder.manifest import read_manifest
+from velo.folder.moment import at_one_moment
 from velo.index import Index, open_index
 from velo.options import (
     LINKS_STEPS,
@@ -122,34 +124,40 @@ def plans(
     1...%: links_on_disk, ... reads a query
     2...%: links_in_memory, ... reads a query...
     """
-    with _open_largest(path) as index:
+    folder = folder_path(path)
+    return at_one_moment(folder, partial(_plans, folder, memory, recall, k))
+
+
+def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[PlannedBudget]:
+    index, rows = _open_largest(folder)
+    with index:
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
         least = _bought(index, 1, whole, recall, k).needed_bytes
         if least is not None:
             budgets.add(least)
         if memory is not None:
-            rows = sum(map(_rows_of, data_folders(folder_path(path))))
             budgets.add(memory_bytes(memory, rows, index.dim) * index.n // rows)
         return [_with_next(index, budget, whole, recall, k) for budget in sorted(budgets)]
 
 
-def _open_largest(path: PathLike) -> Index:
-    """The index with few links in memory; of one that was written to, its largest part."""
-    folders = data_folders(folder_path(path))
+def _open_largest(folder: Path) -> tuple[Index, int]:
+    """The index with few links in memory, of one that was written to its largest part; and all rows."""
+    folders = data_folders(folder)
     if not folders:
-        raise UnsupportedError(f"{path} has no part yet that could be measured: flush it first")
-    part = folders[0] if len(folders) == 1 else max(folders, key=_rows_of)
+        raise UnsupportedError(f"{folder} has no part yet that could be measured: flush it first")
+    rows = [read_manifest(part).row_count for part in folders]
+    part = folders[rows.index(max(rows))]
     try:
-        return open_index(part, threads=1, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+        index = open_index(part, threads=1, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
     except InvalidArgumentError as error:
         if error.argument != "links_kept":
             raise
-        return open_index(part, threads=1)  # it has fewer
-
-
-def _rows_of(part: Path) -> int:
-    return read_manifest(part).row_count
+        index = open_index(part, threads=1)  # it has fewer
+    if index._live is not None:
+        index.close()
+        raise NotAnIndexError(f"{folder} got its first write meanwhile", argument="path")
+    return index, sum(rows)
 
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:

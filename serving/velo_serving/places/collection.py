@@ -11,6 +11,7 @@ from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
 from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.moment import at_one_moment
 from velo.folder.replace import os_failure
 from velo.folder.shards import built_uuid, is_within
 from velo_serving.places.locations import checksum_of, find_file, is_url, join, read_file
@@ -188,12 +189,16 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     try:
         if (folder / COLLECTION_FILE).is_file():
             return _read_sharded(folder, given_name)
-        if is_live(folder):
-            return _read_live(folder, given_name)
-        if (folder / MANIFEST_FILE).is_file():
-            return _read_single(folder, given_name)
+        return at_one_moment(folder, lambda: _read_index(folder, given_name))
     except OSError as error:
         raise os_failure(error, str(error.filename or folder)) from None
+
+
+def _read_index(folder: Path, name: str) -> Collection:
+    if is_live(folder):
+        return _read_live(folder, name)
+    if (folder / MANIFEST_FILE).is_file():
+        return _read_single(folder, name)
     what = (
         "is not a folder" if not folder.is_dir() else f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}"
     )

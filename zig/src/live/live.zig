@@ -31,6 +31,7 @@ pub const find = @import("find.zig");
 pub const Ids = find.Ids;
 pub const root = @import("root.zig");
 pub const log = @import("log.zig");
+pub const Moment = @import("moment.zig").Moment;
 pub const verify = @import("verify.zig").verify;
 
 test {
@@ -52,6 +53,7 @@ test {
     _ = @import("links.zig");
     _ = @import("links_test.zig");
     _ = @import("look.zig");
+    _ = @import("moment.zig");
     _ = nearest;
     _ = @import("replay.zig");
     _ = @import("requests.zig");

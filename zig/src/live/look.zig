@@ -3,15 +3,13 @@
 const std = @import("std");
 const adopting = @import("adopt.zig");
 const diagnostics = @import("diagnostic.zig");
+const moment = @import("moment.zig");
 const replaying = @import("replay.zig");
 const root_file = @import("root.zig");
 const rows_payload = @import("rows.zig");
 const scan = @import("scan.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
-
-/// How often a reader begins again that a checkpoint overtook.
-const reader_attempts = 8;
 
 /// The root as it is now, or the index as it was built.
 pub fn read_root(live: anytype, diagnostic: *Diagnostic) Error!void {
@@ -123,14 +121,19 @@ pub fn look(live: anytype, begin_again: bool, diagnostic: *Diagnostic) Error!boo
     const generation = live.generation;
     const schema_version = live.schema_version;
     var again = begin_again;
-    var attempts: u32 = 0;
-    while (true) : (attempts += 1) {
-        look_once(live, if (again) null else generation, diagnostic) catch |err| switch (err) {
-            // A checkpoint may have taken away what the root that was read names, or a write been taken back.
-            error.Corrupt => if (attempts < reader_attempts) {
+    var attempt: u32 = 1;
+    // Of the root whose files could not be read.
+    var failed_at: ?u64 = null;
+    while (true) : (attempt += 1) {
+        var read_generation: u64 = 0;
+        look_once(live, if (again) null else generation, &read_generation, diagnostic) catch |err| switch (err) {
+            // A checkpoint may have taken away what the root that was read names, or a write been taken back. Where the same
+            // root fails again it is damage.
+            error.Corrupt => if (failed_at == read_generation or attempt == moment.attempts_max) return err else {
+                failed_at = read_generation;
                 again = true;
                 continue;
-            } else return err,
+            },
             else => return err,
         };
         return live.sequence != sequence or live.schema_version != schema_version;
@@ -138,11 +141,14 @@ pub fn look(live: anytype, begin_again: bool, diagnostic: *Diagnostic) Error!boo
 }
 
 /// `generation` is the one whose log was read up to `position`; null: from the start. Where it fails, what is dead
-/// stays as it was.
-fn look_once(live: anytype, generation: ?u64, diagnostic: *Diagnostic) Error!void {
+/// stays as it was. `read_generation` becomes that of the root that was read.
+fn look_once(live: anytype, generation: ?u64, read_generation: *u64, diagnostic: *Diagnostic) Error!void {
     const was_live = live.is_live;
     live.moved = false;
-    errdefer live.generation = 0; // the next look begins from the start
+    errdefer {
+        read_generation.* = live.generation;
+        live.generation = 0; // the next look begins from the start
+    }
     read_root(live, diagnostic) catch |err| return switch (err) {
         error.NotAnIndex => diagnostics.replaced(diagnostic), // and its files are gone
         else => err,

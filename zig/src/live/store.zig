@@ -13,6 +13,7 @@ pub const FolderStore = struct {
 
     pub const File = std.fs.File;
     pub const Map = []align(std.heap.page_size_min) const u8;
+    pub const Hold = std.fs.File;
 
     pub fn open(path: []const u8) !FolderStore {
         return .{ .dir = try std.fs.cwd().openDir(path, .{ .iterate = true }) };
@@ -109,6 +110,18 @@ pub const FolderStore = struct {
         if (!try file.tryLock(.exclusive)) return;
         // A reader that opens it now finds no manifest, or is too late altogether.
         return self.dir.deleteTree(name);
+    }
+
+    /// A folder of the index that `remove_unheld` leaves in place until `release`; `WouldBlock`: it is being removed.
+    pub fn hold(self: *FolderStore, name: []const u8) !Hold {
+        const file = File{ .handle = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0) };
+        errdefer file.close();
+        if (!try file.tryLock(.shared)) return error.WouldBlock;
+        return file;
+    }
+
+    pub fn release(_: *FolderStore, held: Hold) void {
+        held.close();
     }
 
     /// "." or a folder in it.

@@ -276,6 +276,66 @@ test "a crash at every change of some worlds" {
     }
 }
 
+/// Opens a reader between two changes of a first write, and does a first write between two looks of a reader.
+const First = struct {
+    allocator: std.mem.Allocator,
+    store: SimulatedStore,
+    steps_left: usize,
+    seed: u64,
+
+    fn write(self: *First) !void {
+        var diagnostic: live_room.Diagnostic = .{};
+        var live = try Live.open(self.allocator, &self.store, .{ .writable = true, .seed = self.seed }, &diagnostic);
+        defer live.deinit();
+        try attached(&live, &diagnostic);
+        for (0..3) |row| {
+            _ = try live.delete(.{ .numbers = numbers[row..][0..1] }, &diagnostic);
+            try live.checkpoint(&diagnostic);
+        }
+        self.store.kill();
+    }
+
+    fn read(self: *First) !void {
+        var diagnostic: live_room.Diagnostic = .{};
+        var live = try Live.open(self.allocator, &self.store, .{}, &diagnostic);
+        defer live.deinit();
+        try attached(&live, &diagnostic);
+        _ = try live.refresh(&diagnostic);
+        var moment = try live_room.Moment(SimulatedStore).take(self.allocator, &self.store, &diagnostic) orelse return;
+        moment.release();
+    }
+
+    fn read_between(store: *SimulatedStore) void {
+        const self: *First = @fieldParentPtr("store", store);
+        self.read() catch |err| std.debug.panic("{d} changes before the end: {t}", .{ self.steps_left, err });
+    }
+
+    fn write_between(store: *SimulatedStore) void {
+        const self: *First = @fieldParentPtr("store", store);
+        if (self.steps_left > 0) {
+            self.steps_left -= 1;
+            return;
+        }
+        store.on_read = null;
+        self.write() catch |err| std.debug.panic("{t}", .{err});
+    }
+};
+
+test "a reader opens, refreshes and takes a moment at every step of a first write, and the other way round" {
+    for (0..64) |at| {
+        var one: First = .{ .allocator = std.testing.allocator, .store = .init(std.heap.c_allocator, at), .steps_left = at, .seed = at };
+        defer one.store.deinit();
+        try make_index(one.allocator, &one.store);
+        if (at == 0) {
+            one.store.on_change = First.read_between;
+            try one.write();
+        } else {
+            one.store.on_read = First.write_between;
+            try one.read();
+        }
+    }
+}
+
 /// From then on the syncs of a folder that has a root fail.
 fn fail_once_live(store: *SimulatedStore) void {
     if (store.names.contains(live_room.root.file_name)) store.faults.sync = 1;

@@ -47,7 +47,12 @@ pub fn Model(comptime State: type) type {
         }
 
         pub fn check(self: *const Self, sequence: u64, state: State) !void {
-            if (sequence < self.durable) return error.AcknowledgedLost;
+            return self.check_since(self.durable, sequence, state);
+        }
+
+        /// What a look found that began when this was durable.
+        pub fn check_since(self: *const Self, durable: u64, sequence: u64, state: State) !void {
+            if (sequence < durable) return error.AcknowledgedLost;
             if (sequence >= self.states.items.len) return error.NeverWritten;
             for (self.states.items[@intCast(sequence)].items) |one| if (std.meta.eql(one, state)) return;
             return error.HalfThere;

@@ -31,6 +31,8 @@ const Opened = struct {
         self.live = try Live.open(allocator, store, options, &self.diagnostic);
         errdefer self.live.deinit();
         for (self.live.parts.items, 0..) |part, i| {
+            const hold = store.hold(part.path) catch return error.PartLost;
+            defer store.release(hold); // `data` stays in memory
             const rows = try self.read_part(store, part.path, part.n);
             try self.live.attach(i, .{ .numbers = try self.ids_of(rows) }, &self.diagnostic);
         }
@@ -116,6 +118,10 @@ const Run = struct {
     /// Who may be looked at while it waits for a sync.
     writer: ?*Opened = null,
     looks: u64 = 0,
+    /// Looks of a reader until the writer does something, or changes of the writer until a reader looks at everything.
+    steps_left: u64 = 0,
+    /// How the writer failed meanwhile.
+    failure: ?anyerror = null,
 
     /// While the device takes its time a search begins: it waits for nothing, and sees whole calls, where durability asks for
     /// it only such as are on the device.
@@ -132,6 +138,93 @@ const Run = struct {
         try self.model.check(view.sequence, try writer.state_of(view));
         const live = &writer.live;
         if (live.options.durability == .sync and view.sequence > live.synced_sequence) return error.ShownTooEarly;
+    }
+
+    /// The writer does something between any two looks of a reader that opens, refreshes or takes a moment.
+    fn write_during_reads(self: *Run, reader: *?Opened) !void {
+        self.failure = null;
+        self.steps_left = self.prng.below(24);
+        self.store.on_read = Run.write_between;
+        self.read(reader) catch |err| {
+            if (self.failure == null) self.failure = err;
+        };
+        self.store.on_read = null;
+        if (self.store.crashed) return; // in the middle of what the writer did
+        if (self.failure) |err| try self.may_fail(err);
+    }
+
+    fn write_between(store: *SimulatedStore) void {
+        const self: *Run = @fieldParentPtr("store", store);
+        if (self.steps_left > 0) {
+            self.steps_left -= 1;
+            return;
+        }
+        const writer = self.writer.?;
+        store.on_read = null;
+        const done: anyerror!void = switch (self.prng.below(4)) {
+            0 => writer.live.checkpoint(&writer.diagnostic),
+            1 => self.insert(writer, true),
+            else => self.fold(writer),
+        };
+        done catch |err| {
+            self.failure = err;
+        };
+        self.steps_left = self.prng.below(24);
+        if (self.failure == null and self.prng.boolean()) store.on_read = Run.write_between;
+    }
+
+    fn read(self: *Run, reader: *?Opened) !void {
+        const durable = self.model.durable;
+        switch (self.prng.below(3)) {
+            0 => {
+                var diagnostic: Diagnostic = .{};
+                var moment = try live_room.Moment(SimulatedStore).take(self.allocator, &self.store, &diagnostic) orelse return error.RootLost;
+                defer moment.release();
+                for (moment.root.parts) |part| if (!self.store.names.contains(part.path)) return error.PartLost;
+            },
+            1 => {
+                var one: Opened = undefined;
+                try self.open_reader(&one);
+                defer one.close();
+                try self.model.check_since(durable, one.live.sequence, try one.state());
+            },
+            else => if (reader.*) |*one| {
+                if (one.live.refresh(&one.diagnostic)) |_| {
+                    try self.model.check_since(durable, one.live.sequence, try one.state());
+                } else |err| {
+                    if (!one.live.moved) return err;
+                    one.close();
+                    reader.* = null;
+                }
+            },
+        }
+    }
+
+    /// Opens again where the root became another one meanwhile.
+    fn open_reader(self: *Run, one: *Opened) !void {
+        while (true) {
+            const before = self.root_node();
+            return one.open(self.allocator, &self.store, .{}) catch |err| {
+                if (self.root_node() == before) return err;
+                continue;
+            };
+        }
+    }
+
+    fn root_node(self: *Run) ?u32 {
+        return self.store.names.get(live_room.root.file_name);
+    }
+
+    /// A reader looks at everything between two changes of a writer.
+    fn read_between(store: *SimulatedStore) void {
+        const self: *Run = @fieldParentPtr("store", store);
+        if (self.steps_left > 0) {
+            self.steps_left -= 1;
+            return;
+        }
+        store.on_change = null;
+        var reader: ?Opened = null;
+        self.read(&reader) catch |err| std.debug.panic("between two changes: {t}", .{err});
     }
 
     fn check(self: *Run, one: *Opened) !State {
@@ -184,8 +277,15 @@ const Run = struct {
                         reader = null;
                     }
                 },
-                5, 6, 7 => try self.fold(&writer),
-                8...11 => try self.delete(&writer),
+                5, 6 => try self.fold(&writer),
+                7 => try self.write_during_reads(&reader),
+                8 => {
+                    self.steps_left = self.prng.below(20);
+                    self.store.on_change = Run.read_between;
+                    defer self.store.on_change = null;
+                    try self.fold(&writer);
+                },
+                9...11 => try self.delete(&writer),
                 12...14 => try self.insert(&writer, false),
                 15, 16 => try self.update(&writer),
                 22, 23 => try self.insert_part(&writer, self.prng.boolean(), true),

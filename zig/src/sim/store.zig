@@ -20,6 +20,7 @@ pub const SimulatedStore = struct {
     };
     const Node = struct {
         is_folder: bool = false,
+        holds: u32 = 0,
         /// What a crash leaves for certain.
         durable: std.ArrayList(u8) = .empty,
         current: std.ArrayList(u8) = .empty,
@@ -42,6 +43,7 @@ pub const SimulatedStore = struct {
 
     pub const File = u32;
     pub const Map = []align(8) const u8;
+    pub const Hold = u32;
 
     arena: std.heap.ArenaAllocator,
     prng: base.Prng,
@@ -57,6 +59,10 @@ pub const SimulatedStore = struct {
     locked: bool = false,
     /// Called at the begin of every sync, of files and of folders: what others can do while a device takes its time.
     on_sync: ?*const fn (*SimulatedStore) void = null,
+    /// Called before each look at a name or into a file: what a writer may do between two looks of a reader.
+    on_read: ?*const fn (*SimulatedStore) void = null,
+    /// Called before each change of a file or a name: what a reader may see between two steps of a writer.
+    on_change: ?*const fn (*SimulatedStore) void = null,
 
     pub fn init(allocator: std.mem.Allocator, seed: u64) SimulatedStore {
         return .{ .arena = .init(allocator), .prng = .init(seed) };
@@ -74,6 +80,7 @@ pub const SimulatedStore = struct {
     /// Every change to the world begins here. True: the crash comes in the middle of it.
     fn change(self: *SimulatedStore) error{Crashed}!bool {
         if (self.crashed) return error.Crashed;
+        if (self.on_change) |call| call(self);
         self.changes += 1;
         if (self.changes < self.crash_at) return false;
         self.crashed = true;
@@ -194,17 +201,20 @@ pub const SimulatedStore = struct {
     }
 
     pub fn open_file(self: *SimulatedStore, name: []const u8, _: std.fs.File.OpenMode) !File {
+        self.read_begins();
         return self.node_of(name);
     }
 
     pub fn close(_: *SimulatedStore, _: File) void {}
 
     pub fn size(self: *SimulatedStore, file: File) !u64 {
+        self.read_begins();
         if (self.crashed) return error.Crashed;
         return self.nodes.items[file].current.items.len;
     }
 
     pub fn read(self: *SimulatedStore, file: File, buffer: []u8, offset: u64) !usize {
+        self.read_begins();
         if (self.crashed) return error.Crashed;
         const content = self.nodes.items[file].current.items;
         if (offset >= content.len) return 0;
@@ -284,9 +294,25 @@ pub const SimulatedStore = struct {
         if (self.names.contains(name)) try self.change_name(.{ .remove = try self.own(name) });
     }
 
-    /// Nobody reads here.
     pub fn remove_unheld(self: *SimulatedStore, name: []const u8) !void {
-        return self.remove_folder(name);
+        const node = try self.node_of(name);
+        if (self.nodes.items[node].holds == 0) try self.remove_folder(name);
+    }
+
+    pub fn hold(self: *SimulatedStore, name: []const u8) !Hold {
+        self.read_begins();
+        const node = try self.node_of(name);
+        self.nodes.items[node].holds += 1;
+        return node;
+    }
+
+    pub fn release(self: *SimulatedStore, held: Hold) void {
+        self.nodes.items[held].holds -= 1;
+    }
+
+    /// Before each look at a name or into a file.
+    fn read_begins(self: *SimulatedStore) void {
+        if (self.on_read) |call| call(self);
     }
 
     pub fn sync_folder(self: *SimulatedStore, name: []const u8) !void {
@@ -308,6 +334,7 @@ pub const SimulatedStore = struct {
     }
 
     pub fn exists(self: *SimulatedStore, name: []const u8) !bool {
+        self.read_begins();
         if (self.crashed) return error.Crashed;
         return self.names.contains(name);
     }
@@ -322,6 +349,7 @@ pub const SimulatedStore = struct {
     }
 
     pub fn map(self: *SimulatedStore, name: []const u8) !Map {
+        self.read_begins();
         const node = try self.node_of(name);
         const content = self.nodes.items[node].current.items;
         if (content.len == 0) return error.EndOfStream;
