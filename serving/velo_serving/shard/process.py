@@ -1,14 +1,15 @@
 """The program of one shard's process: ``python -m velo_serving.shard.process``, which hosting starts.
 
 It reads one line of JSON, opens the shard, answers connections, says how it is in one line, and ends with its
-parent: when the pipe that it was started with closes. A further line names the generation that comes after;
-the first line does, too, where the process is started again then.
+parent: some seconds after the pipe that it was started with closes. A further line names the generation that
+comes after; the first line does, too, where the process is started again then.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import threading
@@ -17,14 +18,21 @@ from typing import Any, Final
 
 import msgspec
 
+from velo.errors import BusyError, VeloError
 from velo_serving.places.spec import ShardSpec
 from velo_serving.shard.shard import Shard
 from velo_serving.wire.server import ShardHost, ShardServer
+from velo_serving.words.types import ShardHealth
 
 __all__ = ["QUESTION", "main"]
 
 #: What a line begins with that asks something of the parent, or tells it something later.
 QUESTION: Final = "?"
+
+#: How long the process goes on once its parent is gone: a merge begins again, and a log needs no closing. So
+#: long, and longer, the process after it waits for its lock.
+END_S: Final = 3.0
+BUSY_S: Final = 3 * END_S
 
 #: How often we look whether gateways have left.
 LOOK_S = 0.05
@@ -36,7 +44,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     message: dict[str, Any] = json.loads(sys.stdin.readline())
     shard = Shard(ShardSpec(**message["spec"]))
-    health = shard.health()
+    health = _health_of(shard)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     server = ShardServer(shard, token=message["token"], version=message["version"])
     host = ShardHost(server)
@@ -51,8 +59,28 @@ def main() -> None:
         if not line:
             break
         message = json.loads(line)
+    threading.Thread(target=_end, name="velo-end", daemon=True).start()
     host.close()
     shard.close()
+
+
+def _health_of(shard: Shard) -> ShardHealth:
+    """Open the shard. The process of a parent that was killed has its lock for some seconds."""
+    deadline = time.monotonic() + BUSY_S
+    while time.monotonic() < deadline:
+        try:
+            return shard.open()
+        except BusyError:
+            time.sleep(LOOK_S)
+        except VeloError:
+            break
+    return shard.health()
+
+
+def _end() -> None:
+    """End the process though it has not closed its shard yet."""
+    time.sleep(END_S)
+    os._exit(1)
 
 
 def _tell_when_left(server: ShardServer) -> None:

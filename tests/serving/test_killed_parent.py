@@ -1,0 +1,48 @@
+"""A server whose parent process is killed leaves no writer behind for long; the next one starts at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+import velo
+from tests.serving.conftest import Served, children
+from velo_serving import Client
+from velo_serving.shard.process import BUSY_S
+
+ROWS = 40_000
+DIM = 16
+
+
+def test_a_killed_parent_leaves_no_lock_behind(tmp_path: Path, random: np.random.Generator) -> None:
+    vectors = random.normal(size=(ROWS, DIM)).astype(np.float32)
+    path = tmp_path / "shop.velo"
+    ids = np.arange(ROWS)
+    velo.build(path, vectors, ids=ids, store_vectors=True, calibrate=False).close()
+    how = (str(path), "--writable", "--processes", "--threads", "1", "--workers", "2")
+    served = Served(*how)
+    try:
+        with Client(served.url, collection="shop") as client:
+            client.delete([3])
+            client.upsert(vectors[:1], [ROWS])
+            client.optimize(wait=False)  # much longer than a process may live on
+        processes = [*children(served, b"shard.process"), *children(served, b"gateway_process")]
+        assert len(processes) == 3
+    finally:
+        served.process.send_signal(signal.SIGKILL)
+        served.process.communicate(timeout=60)
+    killed_at = time.monotonic()
+    again = Served(*how)  # which waits for the lock
+    try:
+        while [pid for pid in processes if os.path.exists(f"/proc/{pid}")]:
+            assert time.monotonic() < killed_at + BUSY_S, "the processes of the killed one live on"
+            time.sleep(0.05)
+        with Client(again.url, collection="shop") as client:
+            assert client.get([ROWS])["id"].to_pylist() == [ROWS]
+            assert client.count() == ROWS
+    finally:
+        again.stop()
