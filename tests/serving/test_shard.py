@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +46,38 @@ def ids(reply: ShardReply) -> list[list[int]]:
     assert isinstance(reply, Hits)
     rows: list[list[int]] = reply.ids.tolist()
     return rows
+
+
+OPENS_A_SHARD = """
+import sys
+from velo_serving.places.spec import ShardSpec
+from velo_serving.shard.shard import Shard
+
+Shard(ShardSpec("a", sys.argv[1], threads=1)).open()
+print("pandas" in sys.modules)
+"""
+MAKES_A_GATEWAY = """
+import sys
+from velo_serving.gateway import create_app
+from velo_serving.routing.backend import Backend
+
+create_app(Backend([], keeper=object()))
+print("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("program", [OPENS_A_SHARD, MAKES_A_GATEWAY])
+def test_pandas_is_imported_before_the_first_request(sample_path: Path, program: str) -> None:
+    pytest.importorskip("pandas")
+    told = subprocess.run(
+        [sys.executable, "-c", program, str(sample_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert told.stdout.strip() == "True"
 
 
 def test_many_queries_go_in_parts_and_come_back_as_one(tmp_path: Path) -> None:

@@ -68,6 +68,6 @@ def _state_of(folder: Path) -> tuple[int, bytes, bytes] | None:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() else b""  # to open a pipe may take for ever
     except OSError:
         return b""

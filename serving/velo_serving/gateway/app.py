@@ -61,6 +61,7 @@ from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.words.limits import GatewayLimits
 from velo_serving.words.types import Answer, SearchRequest
+from velo_serving.words.warm import import_pandas
 
 __all__ = ["create_app"]
 
@@ -110,6 +111,7 @@ def create_app(
     -------
     FastAPI
     """
+    import_pandas()
     bounds = limits or GatewayLimits()
     metrics = Metrics(backend)
     gate = _Gate(bounds)

@@ -37,6 +37,7 @@ from velo_serving.words.types import (
     ShardHealth,
     ShardReply,
 )
+from velo_serving.words.warm import import_pandas
 
 __all__ = ["IndexOpener", "Shard", "open_velo_index"]
 
@@ -131,6 +132,7 @@ class Shard:
         VeloError
             The folder holds no index that can be opened.
         """
+        import_pandas()
         with self._opening:
             if self._closed:
                 raise ShardUnavailableError(f"shard {self.name} is closed")

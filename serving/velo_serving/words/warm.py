@@ -1,0 +1,19 @@
+"""What a process does before its first request, so that no request waits for it."""
+
+from __future__ import annotations
+
+import functools
+
+import pyarrow as pa
+
+__all__ = ["import_pandas"]
+
+
+@functools.cache
+def import_pandas() -> None:
+    """Let pyarrow import pandas where it is installed.
+
+    It does so for the first list that becomes an array, and takes up to some seconds for it. In an event loop
+    all requests would wait, and a router would take the shard for one that has failed.
+    """
+    pa.array([None])
