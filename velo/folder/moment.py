@@ -62,7 +62,7 @@ def _state_of(folder: Path) -> tuple[int, bytes, bytes] | None:
     """Which folder it is, and the files that name all others; None: there is no folder."""
     try:
         return folder.stat().st_ino, _content(folder / ROOT_FILE), _content(folder / MANIFEST_FILE)
-    except OSError:
+    except (OSError, ValueError):  # a name with a NUL
         return None
 
 

@@ -190,6 +190,8 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
         if (folder / COLLECTION_FILE).is_file():
             return _read_sharded(folder, given_name)
         return at_one_moment(folder, lambda: _read_index(folder, given_name))
+    except VeloError:
+        raise
     except OSError as error:
         raise os_failure(error, str(error.filename or folder)) from None
 
