@@ -536,7 +536,10 @@ class _Table:
         """The part with so much in memory; None: with all links."""
         links = None if way is None else way.links
         workers = self._threads or len(os.sched_getaffinity(0))
-        tuning = OpenTuning(links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers))
+        # Reads are those of a cache that holds nothing yet.
+        tuning = OpenTuning(
+            links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers), cache_share=0.0
+        )
         if way is not None and way.page_codes:
             kept = replace(tuning, links_kept=way.page_codes)
             how = OpenOptions(

@@ -18,6 +18,7 @@ pub const Index = struct {
     /// What the workers know of it.
     part: *search.Part,
     cache: ?search.Cache,
+    page_cache: ?search.Cache,
     files: Files,
     memory_budget_bytes: u64,
     /// Calls under way; closing waits for them.
@@ -104,6 +105,7 @@ export fn velo_index_close(place: ?*?*Index) i32 {
     self.workers.release();
     self.files.close();
     if (self.cache) |*cache| cache.deinit();
+    if (self.page_cache) |*cache| cache.deinit();
     self.completed.deinit();
     self.shared.deinit(common.allocator);
     self.reader.deinit();

@@ -1,5 +1,6 @@
 //! velo_index_info of velo.h: what an open index is, and what it keeps in memory.
 const std = @import("std");
+const search = @import("search");
 const common = @import("common.zig");
 const device = @import("device.zig");
 const handle_file = @import("handle.zig");
@@ -73,7 +74,7 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .stores_vectors = @intFromBool(reader.vectors != null),
         .memory_codes_bytes = reader.memory_codes_bytes(),
         .memory_links_bytes = reader.memory_links_bytes(),
-        .memory_cache_bytes = if (self.cache) |*cache| cache.memory_bytes() else 0,
+        .memory_cache_bytes = bytes_of(&self.cache) + bytes_of(&self.page_cache),
         .memory_pages_bytes = reader.memory_pages_bytes(),
         .memory_workers_bytes = self.workers.memory_bytes() + self.part.memory_bytes(),
         .memory_budget_bytes = self.memory_budget_bytes,
@@ -85,4 +86,8 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
     };
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);
+}
+
+fn bytes_of(cache: *const ?search.Cache) u64 {
+    return if (cache.*) |*there| there.memory_bytes() else 0;
 }

@@ -108,6 +108,10 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     self.cache = try search.open_cache(common.allocator, &self.shared, cache_budget);
     errdefer if (self.cache) |*cache| cache.deinit();
     if (self.cache) |*cache| self.shared.cache = cache;
+    // Without it every search reads its pages, as info says.
+    self.page_cache = search.open_page_cache(common.allocator, &self.shared, cache_budget) catch null;
+    errdefer if (self.page_cache) |*cache| cache.deinit();
+    if (self.page_cache) |*cache| self.shared.page_cache = cache;
     const direct = o.buffered == 0;
     self.files = try .open(path, self.reader.vectors != null, direct);
     errdefer self.files.close();

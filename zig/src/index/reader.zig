@@ -458,6 +458,11 @@ pub const Reader = struct {
         return self.directory.memory_bytes();
     }
 
+    /// What a page of this number must hold.
+    pub fn expected_page(self: *const Reader, page: u32) layout.page.View.Expected {
+        return .{ .page_index = page, .first_vertex = self.directory.starts[page], .record_count = self.directory.record_count(page) };
+    }
+
     pub fn page_geometry(self: *const Reader) layout.page.Geometry {
         return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt, .lists = self.manifest().page_links, .upper_bytes = if (self.manifest().page_codes) @intCast(self.codes.params.upper_bytes()) else 0 };
     }

@@ -103,11 +103,20 @@ pub const View = struct {
         if (count > records_max or count != expected.record_count or read_u32(bytes, 12) != expected.first_vertex) return error.BadRecordCount;
         const start = geometry.bytes_needed(count, 0);
         if (start > bytes.len or read_u16(bytes, 22) != start) return error.BadRecordCount;
+        const view: View = .of(bytes, geometry, expected);
+        if (view.uppers) |uppers| for (uppers.factors) |pair| if (@max(pair & 0xffff, pair >> 16) > upper_factor_largest) return error.BadFactors;
+        for (view.offsets) |offset| if (!std.math.isFinite(offset)) return error.BadFactors;
+        if (view.ends.len > 0 and start + view.ends[count - 1] > bytes.len) return error.BadAdjacency;
+        return view;
+    }
+
+    /// A page that `parse` has found whole.
+    pub fn of(bytes: []const u8, geometry: Geometry, expected: Expected) View {
+        const count = expected.record_count;
         var at: u32 = header_bytes;
         var uppers: ?Uppers = null;
         if (geometry.upper_bytes > 0) {
             const factors: []const u32 = @alignCast(std.mem.bytesAsSlice(u32, bytes[at..][0 .. 4 * count]));
-            for (factors) |pair| if (@max(pair & 0xffff, pair >> 16) > upper_factor_largest) return error.BadFactors;
             at += 4 * count;
             uppers = .{ .factors = factors, .center_ids = bytes[at..][0..count], .codes = bytes.ptr + at + count };
             at += count * (1 + geometry.upper_bytes);
@@ -116,13 +125,11 @@ pub const View = struct {
         at += count * geometry.lower_bytes;
         const offsets: []align(1) const f32 = @ptrCast(bytes[at..][0 .. 4 * count]);
         at += 4 * count;
-        for (offsets) |offset| if (!std.math.isFinite(offset)) return error.BadFactors;
         const ratios: []align(1) const u16 = @ptrCast(bytes[at..][0 .. 2 * count]);
         at += 2 * count;
         const colors = bytes[at..][0..count];
         at += count;
         const ends: []align(1) const u16 = @ptrCast(bytes[at..][0..if (geometry.lists) 2 * count else 0]);
-        if (ends.len > 0 and start + ends[count - 1] > bytes.len) return error.BadAdjacency;
         return .{
             .bytes = bytes.ptr,
             .page_size = geometry.page_size,
@@ -134,7 +141,7 @@ pub const View = struct {
             .ratios = ratios,
             .colors = colors,
             .ends = ends,
-            .adjacency_start = start,
+            .adjacency_start = geometry.bytes_needed(count, 0),
         };
     }
 

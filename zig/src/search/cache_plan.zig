@@ -1,4 +1,5 @@
-//! What of a memory budget becomes record slots: all that codes, links and page directory leave over.
+//! What of a memory budget becomes a cache: all that codes, links and page directory leave over. Of records where links
+//! stay on disk, of whole pages above links in memory.
 const std = @import("std");
 const cache_room = @import("cache");
 const ablations = @import("ablations.zig");
@@ -8,11 +9,14 @@ const Shared = @import("shared.zig").Shared;
 /// Below this many slots a cache holds nothing long enough to be met again.
 const slots_min = 64;
 
+/// A cache of fewer pages than one in so many changes nothing that a query would notice.
+const pages_share_least = 20;
+
 /// What was asked for when the index was opened.
 pub const Budget = struct {
     /// For codes, links, page directory and slots together.
     memory_bytes: u64,
-    /// Of it, for slots; not above zero: what links leave over.
+    /// Of it, for slots; 0: for none, below zero: what the plan leaves over.
     share: f64 = 0,
 
     /// What links must leave over.
@@ -41,6 +45,24 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
         .seed = reader.header.rotation_seed,
     });
     if (cache.slot_count() >= slots_min) return cache;
+    cache.deinit();
+    return null;
+}
+
+/// Null where the plan has no page cache, or the budget leaves too few pages.
+pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
+    const reader = shared.reader;
+    if (shared.plan != .links_in_memory or budget.share >= 0) return null;
+    const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
+    if (budget.memory_bytes <= used) return null;
+    const page_count = reader.pages_header.page_count;
+    var cache = try cache_room.Cache.init(allocator, .{
+        .vertex_count = page_count,
+        .budget_bytes = @intCast(budget.memory_bytes - used),
+        .slot_bytes = reader.pages_header.page_size,
+        .seed = reader.header.rotation_seed,
+    });
+    if (cache.slot_count() > page_count / pages_share_least) return cache;
     cache.deinit();
     return null;
 }

@@ -3,6 +3,7 @@ pub const Shared = @import("shared.zig").Shared;
 pub const Plan = @import("shared.zig").Plan;
 pub const Ablations = @import("ablations.zig").Ablations;
 pub const open_cache = @import("cache_plan.zig").open_cache;
+pub const open_page_cache = @import("cache_plan.zig").open_page_cache;
 pub const CacheBudget = @import("cache_plan.zig").Budget;
 pub const Cache = @import("cache").Cache;
 pub const Search = @import("search_state.zig").Search;

@@ -295,11 +295,14 @@ pub fn Worker(comptime Device: type) type {
                     if (step) |want| {
                         slot.ended = want == .done;
                         if (!slot.ended) {
-                            slot.rounds += @intFromBool(self.wants_pages(number));
+                            const wants = self.wants_pages(number);
                             self.asked_last = number;
                             self.ask(number);
+                            const waits = slot.in_flight > 0 or slot.starved;
+                            slot.rounds += @intFromBool(wants and waits);
                             slot.asked_us = base.nowMicros();
                             self.measure(&self.work_us, slot.asked_us - begin_us);
+                            if (wants and !waits) self.go_on_without_reads(number);
                             return;
                         }
                     } else |_| slot.outcome = .corrupt;
@@ -344,12 +347,38 @@ pub fn Worker(comptime Device: type) type {
             }
         }
 
+        /// The page cache had all that was wanted: that was no round of reads.
+        fn go_on_without_reads(self: *Self, number: u32) void {
+            const legs = self.legs_of(number);
+            if (legs.count() == 1) legs.at(0).search.cost.rounds -|= 1;
+            self.slots[number].asked_us = 0;
+            self.ready_if_complete(number);
+        }
+
+        /// Hands a page to a query from memory; false where it is not there.
+        fn use_cached(slot: *Slot, leg: *Leg, file: File, page: u32) bool {
+            const shared = leg.search.shared;
+            const cache = shared.page_cache orelse return false;
+            if (file != .pages) return false;
+            const pin = cache.peek(page) orelse return false;
+            defer cache.release(pin);
+            const view: layout.page.View = .of(pin.bytes(), shared.reader.page_geometry(), shared.reader.expected_page(page));
+            leg.search.round.advance();
+            leg.search.cost.cache_hits += 1;
+            // Nothing is held where links are in memory, so there is no buffer to tell apart.
+            const fate = use(slot, leg, file, page, .{ .view = view }, 0);
+            assert(fate.? == .free);
+            leg.due = true;
+            return true;
+        }
+
         /// False when no buffer was free.
         fn ask_of(self: *Self, number: u32, part: *Part, leg: *Leg) bool {
             const slot = &self.slots[number];
             const round = &leg.search.round;
             const file = leg.search.file();
             while (round.upcoming()) |page| {
+                if (use_cached(slot, leg, file, page)) continue;
                 const name = InFlight.name_of(part.number, @intFromEnum(file), page);
                 const buffer = self.in_flight.find(name) orelse blk: {
                     const own = self.begin_read(number, part, file, page) orelse {
@@ -435,6 +464,9 @@ pub fn Worker(comptime Device: type) type {
             const page: u32 = @truncate(read.context);
             const buffer: u32 = @intCast(read - self.reads.ptr);
             const arrived = look_at(read, self.sources[buffer], page);
+            if (arrived == .view) if (self.sources[buffer].shared.page_cache) |cache| {
+                _ = cache.try_insert(page, read.data());
+            };
             var from: u32 = 0;
             while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
                 const slot = &self.slots[number];
@@ -496,11 +528,7 @@ pub fn Worker(comptime Device: type) type {
                 reader.vectors.?.geometry.check(read.data(), page) catch return .{ .damaged = .corrupt };
                 return .{ .vectors = read.data() };
             }
-            const view = layout.page.View.parse(read.data(), reader.page_geometry(), .{
-                .page_index = page,
-                .first_vertex = reader.directory.starts[page],
-                .record_count = reader.directory.record_count(page),
-            }) catch |err| return switch (err) {
+            const view = layout.page.View.parse(read.data(), reader.page_geometry(), reader.expected_page(page)) catch |err| return switch (err) {
                 error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
                 error.BadRecordCount, error.BadAdjacency, error.BadFactors => .broken,
             };

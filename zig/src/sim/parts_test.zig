@@ -222,11 +222,24 @@ test "thousands of runs of several parts under faults: the right answer or an er
         var prng = base.Prng.init(seed);
         const exact = prng.below(2) == 0;
         var caches: [sizes.len]?cache_room.Cache = @splat(null);
+        var page_caches: [sizes.len]?cache_room.Cache = @splat(null);
         var cached = false;
-        defer for (&caches, &parts.shared) |*cache, *shared| {
+        defer for (&caches, &page_caches, &parts.shared) |*cache, *page_cache, *shared| {
             shared.cache = null;
+            shared.page_cache = null;
             if (cache.*) |*own| own.deinit();
+            if (page_cache.*) |*own| own.deinit();
         };
+        // Of pages: it changes nothing but what is read.
+        for (&page_caches, &parts.shared) |*cache, *shared| {
+            if (prng.below(2) == 0 or shared.plan != .links_in_memory) continue;
+            cache.* = try .init(testing.allocator, .{
+                .vertex_count = shared.reader.pages_header.page_count,
+                .budget_bytes = @as(usize, 1) << @intCast(14 + prng.below(8)),
+                .slot_bytes = shared.reader.pages_header.page_size,
+            });
+            shared.page_cache = &cache.*.?;
+        }
         for (&caches, &parts.shared, sizes) |*cache, *shared, size| {
             if (prng.below(2) == 0) continue;
             cache.* = try .init(testing.allocator, .{ .vertex_count = size, .budget_bytes = 14_000 + @as(usize, @intCast(prng.below(60_000))), .slot_bytes = 96 });

@@ -78,6 +78,7 @@ const Answers = struct {
     shared_reads: [query_count]u32 = @splat(0),
     /// As the devices count them.
     device_reads: u64 = 0,
+    cache_hits: [query_count]u32 = @splat(0),
 
     fn sinks(self: *Answers) search.Answers {
         return .{
@@ -86,7 +87,7 @@ const Answers = struct {
             .distances = &self.distances,
             .error_pages = &self.pages,
             .error_files = &self.files,
-            .costs = .{ .reads = &self.reads, .rounds = &self.rounds, .shared_reads = &self.shared_reads },
+            .costs = .{ .reads = &self.reads, .rounds = &self.rounds, .shared_reads = &self.shared_reads, .cache_hits = &self.cache_hits },
         };
     }
 };
@@ -94,6 +95,7 @@ const Answers = struct {
 const Setting = struct {
     plan: search.Plan = .links_in_memory,
     cache_bytes: usize = 0,
+    page_cache_bytes: usize = 0,
     threads: u32 = 2,
     seed: u64 = 0,
     faults: u32 = 0,
@@ -121,6 +123,13 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
     });
     defer if (cache) |*own| own.deinit();
     if (cache) |*own| shared.cache = own;
+    var page_cache: ?cache_room.Cache = if (setting.page_cache_bytes == 0) null else try cache_room.Cache.init(testing.allocator, .{
+        .vertex_count = reader.pages_header.page_count,
+        .budget_bytes = setting.page_cache_bytes,
+        .slot_bytes = reader.pages_header.page_size,
+    });
+    defer if (page_cache) |*own| own.deinit();
+    if (page_cache) |*own| shared.page_cache = own;
     shared.ablations = setting.ablations;
     const file = try reader.dir.openFile(index.reader.file_pages, .{});
     defer file.close();
@@ -415,6 +424,35 @@ test "faults while vectors are read never change an exact answer, or name the pa
         };
     }
     for (failed) |count| try testing.expect(count > 0);
+}
+
+test "a page cache, of some pages or of all, changes no answer and no distance, under faults either" {
+    var world: World = undefined;
+    try world.init(4);
+    defer world.deinit();
+    for ([_]bool{ false, true }) |exact| {
+        var clean: Answers = .{};
+        try run(&world, .{ .exact = exact, .repeats = 10 }, &clean);
+        for ([_]usize{ 1 << 15, 1 << 17, 1 << 24 }, 0..) |bytes, size| for ([_]u32{ 0, faults.all | faults.swarm }) |which| {
+            const seed = @as(u64, testing.random_seed) + size;
+            errdefer std.debug.print("exact={} bytes={d} faults={x} seed={d}\n", .{ exact, bytes, which, seed });
+            var answers: Answers = .{};
+            try run(&world, .{ .exact = exact, .repeats = 10, .page_cache_bytes = bytes, .seed = seed, .faults = which, .threads = 1 + @as(u32, @intCast(size % 2)) }, &answers);
+            for (0..query_count) |query| {
+                if (which == 0) try testing.expectEqual(.ok, answers.outcomes[query]);
+                if (answers.outcomes[query] != .ok) continue;
+                try testing.expectEqualSlices(i64, clean.vertices[query * k ..][0..k], answers.vertices[query * k ..][0..k]);
+                try testing.expectEqualSlices(f32, clean.distances[query * k ..][0..k], answers.distances[query * k ..][0..k]);
+            }
+            if (which != 0) continue;
+            try testing.expectEqual(answers.device_reads, total_of(&answers.reads));
+            try testing.expectEqual(
+                total_of(&clean.reads) + total_of(&clean.shared_reads),
+                total_of(&answers.reads) + total_of(&answers.shared_reads) + total_of(&answers.cache_hits),
+            );
+            try testing.expect(total_of(&answers.cache_hits) > 0);
+        };
+    }
 }
 
 test "the order in which pages arrive changes nothing" {
