@@ -434,7 +434,7 @@ typedef struct velo_memory_plan {
     uint64_t codes_bytes;
     uint64_t pages_bytes;
     uint64_t links_bytes;          /* an estimate where fewer links are kept than were built */
-    uint64_t cache_bytes;          /* what is left for record slots, links on disk */
+    uint64_t cache_bytes;          /* what is left: for records with links on disk, else for whole pages */
 } velo_memory_plan;
 
 /* What opening this index with that budget (0: none) would choose, and what a search would be like then. Opens nothing. */

@@ -205,8 +205,6 @@ def _claim(folder: Path) -> bool:
         is_new = True
     except FileExistsError:
         is_new = False
-        if not folder.is_dir():
-            raise IndexExistsError(f"{folder} is a file", argument="path") from None
         left = [entry.name for entry in folder.iterdir()]
         if _MARKER not in left and left:
             what = (
@@ -214,10 +212,6 @@ def _claim(folder: Path) -> bool:
             )
             raise IndexExistsError(f"{folder} {what}", argument="path") from None
         _remove_shards(folder)
-    except FileNotFoundError as error:
-        raise InvalidArgumentError(
-            f"cannot create {folder}: its parent folder does not exist", argument="path"
-        ) from error
     except OSError as error:
         raise os_failure(error, str(folder)) from error
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import CorruptIndexError, UnsupportedError
+from velo.folder.paths import check_is_folder
 
 __all__ = ["PART_FIRST", "ROOT_FILE", "data_folder", "data_folders", "is_live", "refuse_live"]
 
@@ -28,6 +29,7 @@ def data_folders(folder: Path) -> list[Path]:
     CorruptIndexError
         ``live.json`` cannot be read.
     """
+    check_is_folder(folder)
     if not is_live(folder):
         return [folder]
     try:

@@ -21,6 +21,7 @@ from velo.errors import (
 )
 from velo.folder.leftovers import MARKER, building_folder, old_prefix, settle
 from velo.folder.live import is_live
+from velo.folder.paths import check_is_no_file
 from velo.folder.stored import system_failure
 
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
@@ -59,6 +60,7 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     written_last : str
         The file that makes a folder complete.
     """
+    check_is_no_file(target)
     settle(target)
     there = (target / written_last).is_file() or is_live(target)
     if there and not overwrite and is_live(target):

@@ -24,6 +24,7 @@ from velo.folder.live import data_folders, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
+from velo.folder.paths import check_is_folder, check_is_no_file
 from velo.folder.replace import os_failure
 from velo.folder.shards import check_shard, shards_of
 from velo.folder.text_column import with_text_column
@@ -103,7 +104,7 @@ def open_index(
 def _open_once(
     folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
 ) -> Index:
-    _check_there(folder)
+    check_is_folder(folder)
     opened = OpenedFolder(folder)
     live = _live_of(opened, durability, how.memory)
     if live is None:
@@ -114,22 +115,6 @@ def _open_once(
     except BaseException:
         close_all(parts, live)
         raise
-
-
-def _check_there(folder: Path) -> None:
-    """Say in a user's words what is no index; where the system refuses to look the library says why."""
-    try:
-        is_folder = folder.is_dir()
-    except OSError:
-        return
-    if not is_folder:
-        # Of "notes.txt/shop.velo" the first part may be the file.
-        file = next((place for place in (folder, *folder.parents) if place.is_file()), None)
-        what = "is a file, and an index is a folder" if file == folder else "does not exist"
-        if file is not None and file != folder:
-            what += f": {file} is a file"
-        hint = "velo.build(path, vectors) makes an index"
-        raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
 
 
 @hinted
@@ -306,6 +291,7 @@ def create_index(
         metadata = with_text_column(metadata, text)
     if metadata is not None:
         schema = _native.ffi.new("char[]", schema_text(metadata).encode())
+    check_is_no_file(folder)
     try:
         folder.mkdir(exist_ok=True)
         if any(folder.iterdir()):

@@ -12,6 +12,7 @@ from velo.folder.manifest import read_manifest
 from velo.folder.metadata import open_metadata
 from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
+from velo.folder.paths import check_is_folder
 from velo.index.owned import begin_with, close_all
 from velo.options import folder_path
 from velo.parts.data import LiveData
@@ -50,6 +51,7 @@ def verify_folder(path: PathLike) -> int:
 
 
 def _verify(folder: Path) -> int:
+    check_is_folder(folder)
     pages = _native.ffi.new("uint64_t *")
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
     # What the library does not read: ids and metadata.

@@ -76,6 +76,16 @@ comptime {
     assert(slots_max < coming);
 }
 
+/// How many slots a cache with these options has.
+pub fn slots_in(options: Options) u32 {
+    const stride = std.mem.alignForward(u32, options.slot_bytes, slot_alignment);
+    // The records' memory comes in whole pages.
+    const fixed = @as(usize, options.vertex_count) * @sizeOf(u32) + padding_bytes + base.memory.page_size;
+    if (options.budget_bytes <= fixed) return 0;
+    const fitting = (options.budget_bytes - fixed) / (stride + @sizeOf(Slot));
+    return @intCast(@min(fitting, options.vertex_count, slots_max));
+}
+
 pub const Cache = struct {
     allocator: std.mem.Allocator,
     eviction: eviction.State,
@@ -93,7 +103,7 @@ pub const Cache = struct {
     pub fn init(allocator: std.mem.Allocator, options: Options) error{OutOfMemory}!Cache {
         assert(options.slot_bytes > 0);
         const stride = std.mem.alignForward(u32, options.slot_bytes, slot_alignment);
-        const count = slots_in(options, stride);
+        const count = slots_in(options);
         const mapping = try base.alloc_untouched(allocator, Atomic(u32), if (count == 0) 0 else options.vertex_count);
         errdefer base.free_untouched(allocator, mapping);
         for (mapping) |*entry| entry.* = .init(absent);
@@ -129,14 +139,6 @@ pub const Cache = struct {
         base.free_untouched(cache.allocator, cache.slots);
         base.free_untouched(cache.allocator, cache.mapping);
         cache.* = undefined;
-    }
-
-    fn slots_in(options: Options, stride: u32) u32 {
-        // The records' memory comes in whole pages.
-        const fixed = @as(usize, options.vertex_count) * @sizeOf(u32) + padding_bytes + base.memory.page_size;
-        if (options.budget_bytes <= fixed) return 0;
-        const fitting = (options.budget_bytes - fixed) / (stride + @sizeOf(Slot));
-        return @intCast(@min(fitting, options.vertex_count, slots_max));
     }
 
     /// What it holds; never above the budget.

@@ -79,6 +79,8 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
     var diagnostic: index.Diagnostic = .{};
     var plan: search.Plan = .pages;
     var chosen: MemoryPlan = std.mem.zeroes(MemoryPlan);
+    // The share of pages that have room in memory.
+    var cached: f32 = 0;
     chosen.pages_bytes = self.reader.memory_pages_bytes();
     if (self.reader.links_within(memory_bytes, &diagnostic)) |links| {
         plan = if (links == null) .links_on_disk else .links_in_memory;
@@ -86,6 +88,12 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
         if (links) |kept| {
             chosen.links_kept = kept.kept;
             chosen.links_bytes = kept.bytes;
+            const left_bytes = memory_bytes -| (chosen.codes_bytes + chosen.links_bytes + chosen.pages_bytes);
+            if (search.page_cache_within(&self.reader, left_bytes)) |cache| {
+                const slots: u64 = search.cache_slots_in(cache);
+                chosen.cache_bytes = @min(left_bytes, slots * cache.slot_bytes);
+                cached = @as(f32, @floatFromInt(slots)) / @as(f32, @floatFromInt(cache.vertex_count));
+            }
         } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
     } else |err| {
         if (err != error.BudgetTooSmall) return common.report_index(err, &diagnostic);
@@ -99,5 +107,9 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
     const calibration: search.Calibration = .of(self.reader.manifest(), plan, @max(chosen.links_kept, chosen.page_codes_kept));
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
-    common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration));
+    var expected: Expectation = .of(&parameters, &self.reader, calibration);
+    // Of queries that ask for all pages alike; others read less.
+    expected.reads *= 1 - cached;
+    if (cached == 1) expected.rounds = 0;
+    common.write_versioned(Expectation, expected_out, &expected);
 }

@@ -2,6 +2,7 @@
 //! stay on disk, of whole pages above links in memory.
 const std = @import("std");
 const cache_room = @import("cache");
+const index = @import("index");
 const ablations = @import("ablations.zig");
 const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
@@ -54,15 +55,18 @@ pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budg
     const reader = shared.reader;
     if (shared.plan != .links_in_memory or budget.share >= 0) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
-    if (budget.memory_bytes <= used) return null;
+    const options = page_cache_within(reader, budget.memory_bytes -| used) orelse return null;
+    return try .init(allocator, options);
+}
+
+/// What becomes of so many bytes above links in memory.
+pub fn page_cache_within(reader: *const index.Reader, budget_bytes: u64) ?cache_room.Options {
     const page_count = reader.pages_header.page_count;
-    var cache = try cache_room.Cache.init(allocator, .{
+    const options: cache_room.Options = .{
         .vertex_count = page_count,
-        .budget_bytes = @intCast(budget.memory_bytes - used),
+        .budget_bytes = @intCast(budget_bytes),
         .slot_bytes = reader.pages_header.page_size,
         .seed = reader.header.rotation_seed,
-    });
-    if (cache.slot_count() > page_count / pages_share_least) return cache;
-    cache.deinit();
-    return null;
+    };
+    return if (cache_room.slots_in(options) > page_count / pages_share_least) options else null;
 }

@@ -1,0 +1,108 @@
+"""Memory that codes and links leave over holds pages: fewer reads, the same answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import velo
+from velo.types import AnyArray
+
+ROWS, DIM, K = 6_000, 32, 10
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AnyArray]:
+    random = np.random.default_rng(9)
+    centers = 2 * random.normal(size=(60, DIM))
+    rows = centers[random.integers(60, size=ROWS + 200)] + random.normal(size=(ROWS + 200, DIM))
+    vectors = rows.astype(np.float32)
+    path = tmp_path_factory.mktemp("pages") / "a.velo"
+    columns = {"n": np.arange(ROWS) % 7}
+    velo.build(path, vectors[:ROWS], metadata=columns, store_vectors=True, threads=1).close()
+    return path, vectors[ROWS:]
+
+
+def needed(path: Path) -> int:
+    """What codes and links take."""
+    with velo.open(path, threads=1) as index:
+        return int(index.info()["memory_within_budget_bytes"])
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 2.0])
+@pytest.mark.parametrize("filter_", [None, {"n": 3}])
+def test_answers_are_those_of_an_index_without_it(
+    made: tuple[Path, AnyArray], share: float, filter_: dict[str, int] | None
+) -> None:
+    path, queries = made
+    pages_bytes = (path / "pages.bin").stat().st_size
+    memory = needed(path) + int(share * pages_bytes)
+    without = velo.OpenTuning(cache_share=0.0)
+    with (
+        velo.open(path, memory=memory, threads=1, tuning=without) as plain,
+        velo.open(path, memory=memory, threads=1) as cached,
+    ):
+        expected = plain.search(queries, K, filter=filter_)
+        assert plain.info()["memory_bytes"]["cache"] == 0
+        for _ in range(3):
+            found = cached.search(queries, K, filter=filter_)
+            assert np.array_equal(found.ids, expected.ids)
+            assert np.array_equal(found.distances, expected.distances)
+        touched = expected.stats["reads"] + expected.stats["shared_reads"]
+        together = sum(found.stats[name] for name in ("reads", "shared_reads", "cache_hits"))
+        assert np.array_equal(together, touched)
+        assert found.stats["cache_hits"].sum() > min(share, 1) / 2 * touched.sum()
+        if share > 1:
+            assert found.stats["reads"].sum() == 0
+            assert found.stats["rounds"].sum() == 0
+        info = cached.info()
+        assert info["memory_bytes"]["cache"] > 0
+        assert info["memory_within_budget_bytes"] <= memory
+        exact = cached.search(queries[:20], K, exact=True)
+        assert np.array_equal(exact.ids, plain.search(queries[:20], K, exact=True).ids)
+
+
+def test_a_plan_tells_what_the_cache_takes(made: tuple[Path, AnyArray]) -> None:
+    path, _ = made
+    least = needed(path)
+    pages_bytes = (path / "pages.bin").stat().st_size
+    reads = []
+    for share in (0.0, 0.5, 2.0):
+        memory = least + int(share * pages_bytes)
+        (one,) = [plan for plan in velo.plans(path, memory=memory) if plan.budget_bytes == memory]
+        assert one.memory_bytes is not None
+        assert one.reads is not None
+        reads.append(one.reads)
+        assert sum(one.memory_bytes.values()) <= memory
+        with velo.open(path, memory=memory, threads=1) as index:
+            cache = index.info()["memory_bytes"]["cache"]
+        assert abs(one.memory_bytes["cache"] - cache) <= 0.05 * cache + 65536
+    assert reads[0] > 1.5 * reads[1] > 0
+    assert reads[2] == 0
+
+
+def test_a_damaged_page_is_named_however_often_it_is_asked_for(
+    made: tuple[Path, AnyArray], tmp_path: Path
+) -> None:
+    path, queries = made
+    copy = tmp_path / "b.velo"
+    copy.mkdir()
+    for file in path.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    with velo.open(copy, threads=1) as index:
+        page_size = index.info()["page_size"]
+    pages = bytearray((copy / "pages.bin").read_bytes())
+    for start in range(2 * page_size, len(pages), 3 * page_size):
+        pages[start + page_size // 2] ^= 1
+    (copy / "pages.bin").write_bytes(pages)
+    with velo.open(copy, memory="400%", threads=1) as index:
+        for _ in range(2):
+            failed = 0
+            for query in queries[:40]:
+                try:
+                    index.search(query, K)
+                except velo.CorruptIndexError as error:
+                    failed += error.page is not None
+            assert failed > 0
