@@ -197,8 +197,8 @@ int32_t velo_build_commit(velo_build *build, const char *const *extra_files, uin
  * call of this build may be running. */
 int32_t velo_build_keep(velo_build *build);
 /* Always call it. Work files are removed, and without a commit all of the index (and the folder, if the build made it).
- * Until then a build that is killed after its commit can be taken over, too. */
-int32_t velo_build_close(velo_build *build);
+ * Until then a build that is killed after its commit can be taken over, too. `*build` is taken and NULL from then on. */
+int32_t velo_build_close(velo_build **build);
 
 /* ---- an open index ---- */
 

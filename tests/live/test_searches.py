@@ -139,7 +139,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     print("seed", seed)
     metric, rung = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part, "_SHARE_MIN", 1)
+        patch.setattr(part, "SHARE_FLOOR_BYTES", 1)
         yield from _world(tmp_path_factory.mktemp("searches") / f"{metric}.velo", metric, seed, rung)
 
 

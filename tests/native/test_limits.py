@@ -68,7 +68,7 @@ def status_of_build(folder: Path, **fields: Any) -> tuple[int, str]:
     out = _native.ffi.new("velo_build **")
     status = _native.lib.velo_build_open(os.fsencode(folder), options, out)
     if status == 0:
-        _native.lib.velo_build_close(out[0])
+        _native.lib.velo_build_close(out)
         return 0, ""
     return status, last_argument()
 

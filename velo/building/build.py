@@ -265,11 +265,15 @@ class _Build:
         struct.transient = int(transient)
         struct.gives_way = int(gives_way)
         options.fill(struct)
-        out = _native.ffi.new("velo_build **")
-        _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, out), "path")
-        self._handle = out[0]
+        #: Where the library puts the handle, and from where it takes it when it closes.
+        self._place = _native.ffi.gc(_native.ffi.new("velo_build **"), _native.lib.velo_build_close)
+        _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, self._place), "path")
         #: Whether the manifest is there.
         self.committed = False
+
+    @property
+    def _handle(self) -> Any:
+        return self._place[0]
 
     def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
         """Both passes over the vectors; the second as far as a killed build had not come."""
@@ -407,7 +411,7 @@ class _Build:
 
     def close(self) -> None:
         """Free the handle; without a commit the library removes what it made."""
-        _native.lib.velo_build_close(self._handle)
+        _native.lib.velo_build_close(self._place)
 
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:

@@ -173,8 +173,8 @@ export fn velo_build_commit(build: ?*Build, extra_files: ?[*]const ?[*:0]const u
     return ok;
 }
 
-export fn velo_build_close(build: ?*Build) i32 {
-    const own = build orelse return ok;
+export fn velo_build_close(place: ?*?*Build) i32 {
+    const own = common.take(Build, place) orelse return ok;
     // A child of a fork must not remove its parent's work.
     if (own.process != common.process()) return common.forked();
     own.builder.close();
