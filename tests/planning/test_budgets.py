@@ -45,9 +45,13 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             found = index.search(sample.queries, recall=0.95)
             assert found.expected.list_size == row.list_size
             if row.plan == "links_in_memory":  # with links on disk the cache takes some
-                assert found.stats["reads"].mean() == pytest.approx(row.reads, rel=0.2)
+                if info["memory_bytes"]["cache"]:  # told is what a full one leaves of queries that are all new
+                    again = index.search(sample.queries, recall=0.95)
+                    assert again.stats["reads"].mean() <= 1.2 * row.reads + 0.05
+                else:
+                    assert found.stats["reads"].mean() == pytest.approx(row.reads, rel=0.2)
                 assert found.stats["estimates"].mean() == pytest.approx(found.expected.estimates, rel=0.2)
-        assert row.reads >= 0.9 * row.more["reads"] > 0  # shared lists may read a little less than short ones
+        assert row.reads >= 0.9 * row.more["reads"] >= 0  # shared lists may read a little less than short ones
         assert set(row.more) == {"reads", "rounds", "estimates"}
 
 
@@ -64,7 +68,9 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
         ", shared"
         in CliRunner().invoke(app, ["info", str(sample_path), "--budgets", "--memory", "16%"]).stdout
     )
-    # Links in memory whole, at 40 % as at 50 %: nothing more is bought.
+    # All pages have room.
+    assert shown["budgets"][-1]["reads"] == 0
+    text = CliRunner().invoke(app, ["info", str(sample_path), "--budgets", "--memory", "90%"])
     assert "buys nothing more" in text.stdout
     table = text.stdout.split("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 80

@@ -109,6 +109,8 @@ def test_every_kind_of_search(rung: Rung, cached: bool, tmp_path: Path, random: 
     how: dict[str, Any] = {"memory": rung.memory(tmp_path / "i")}
     if cached:
         how = {"memory": "70%", "plan": "links_on_disk"}
+    else:  # memory that a rung leaves over would hold pages
+        how["tuning"] = velo.OpenTuning(cache_share=0.0)
     with velo.open(tmp_path / "i", threads=2, **how) as index:
         assert (index.info()["memory_bytes"]["cache"] > 0) == cached
         assert index.info()["memory_within_budget_bytes"] <= index.info()["memory_budget_bytes"]
