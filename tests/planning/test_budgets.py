@@ -45,13 +45,13 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             found = index.search(sample.queries, recall=0.95)
             assert found.expected.list_size == row.list_size
             if row.plan == "links_in_memory":  # with links on disk the cache takes some
-                if info["memory_bytes"]["cache"]:  # told is what a full one leaves of queries that are all new
+                if info["memory_bytes"]["cache"]:  # told: of a full one, for new queries
                     again = index.search(sample.queries, recall=0.95)
                     assert again.stats["reads"].mean() <= 1.2 * row.reads + 0.05
                 else:
                     assert found.stats["reads"].mean() == pytest.approx(row.reads, rel=0.2)
                 assert found.stats["estimates"].mean() == pytest.approx(found.expected.estimates, rel=0.2)
-        assert row.reads >= 0.9 * row.more["reads"] >= 0  # shared lists may read a little less than short ones
+        assert row.reads >= 0.9 * row.more["reads"] >= 0  # shared lists may read a bit less than short ones
         assert set(row.more) == {"reads", "rounds", "estimates"}
 
 
