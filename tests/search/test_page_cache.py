@@ -26,7 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AnyArray]:
 
 
 def needed(path: Path) -> int:
-    """What codes and links take."""
+    """Bytes of codes, links and page directory."""
     with velo.open(path, threads=1) as index:
         return int(index.info()["memory_within_budget_bytes"])
 

@@ -1,4 +1,4 @@
-"""What a process does before its first request, so that no request waits for it."""
+"""Work that a process completes before it accepts requests."""
 
 from __future__ import annotations
 

@@ -458,7 +458,7 @@ pub const Reader = struct {
         return self.directory.memory_bytes();
     }
 
-    /// What a page of this number must hold.
+    /// The header fields of a page.
     pub fn expected_page(self: *const Reader, page: u32) layout.page.View.Expected {
         return .{ .page_index = page, .first_vertex = self.directory.starts[page], .record_count = self.directory.record_count(page) };
     }

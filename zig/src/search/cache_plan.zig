@@ -1,5 +1,5 @@
-//! What of a memory budget becomes a cache: all that codes, links and page directory leave over. Of records where links
-//! stay on disk, of whole pages above links in memory.
+//! The cache within a memory budget. It gets the remainder after codes, links and page directory: for records with links
+//! on disk, for whole pages with links in memory.
 const std = @import("std");
 const cache_room = @import("cache");
 const index = @import("index");
@@ -59,7 +59,7 @@ pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budg
     return try .init(allocator, options);
 }
 
-/// What becomes of so many bytes above links in memory.
+/// The page cache that fits into a budget; null if it holds too few pages.
 pub fn page_cache_within(reader: *const index.Reader, budget_bytes: u64) ?cache_room.Options {
     const page_count = reader.pages_header.page_count;
     const options: cache_room.Options = .{

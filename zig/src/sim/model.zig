@@ -50,7 +50,7 @@ pub fn Model(comptime State: type) type {
             return self.check_since(self.durable, sequence, state);
         }
 
-        /// What a look found that began when this was durable.
+        /// Checks a state that was read after change `durable` was acknowledged.
         pub fn check_since(self: *const Self, durable: u64, sequence: u64, state: State) !void {
             if (sequence < durable) return error.AcknowledgedLost;
             if (sequence >= self.states.items.len) return error.NeverWritten;
