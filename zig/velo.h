@@ -211,7 +211,7 @@ typedef struct velo_open_options {
     int32_t io;                    /* velo_io */
     int32_t plan;                  /* velo_plan */
     uint32_t threads;              /* workers; 0 = all cores */
-    uint64_t memory_bytes;         /* 0 = what codes and links need, no cache */
+    uint64_t memory_bytes;         /* 0 = what codes and links need, and cache_bytes */
     uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built; of VELO_PLAN_PAGES codes of each page */
     uint32_t queries_in_flight;    /* B, a worker; 0 = as measured while running, at most 16 */
     int32_t buffered;              /* 1: no O_DIRECT even where it works */
@@ -221,6 +221,7 @@ typedef struct velo_open_options {
     double cache_share;            /* share of memory_bytes for record slots, 0..1; negative = by plan */
     velo_index *workers_of;        /* search with the workers of this index, whose threads, queues and device are used
                                     * then, and stay for as long as one of their indexes is open; NULL = workers of its own */
+    uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AnyArray]:
 
 def needed(path: Path) -> int:
     """Bytes of codes, links and page directory."""
-    with velo.open(path, threads=1) as index:
+    with velo.open(path, threads=1, tuning=velo.OpenTuning(cache_share=0.0)) as index:
         return int(index.info()["memory_within_budget_bytes"])
 
 
@@ -62,6 +64,63 @@ def test_answers_are_those_of_an_index_without_it(
         assert info["memory_within_budget_bytes"] <= memory
         exact = cached.search(queries[:20], K, exact=True)
         assert np.array_equal(exact.ids, plain.search(queries[:20], K, exact=True).ids)
+
+
+def loaded(index: velo.Index, queries: AnyArray) -> velo.SearchResult:
+    """What an index finds once all of its pages are in memory."""
+    for _ in range(500):
+        found = index.search(queries, K)
+        if found.stats["reads"].sum() + found.stats["shared_reads"].sum() == 0:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("pages are still read after five seconds")
+
+
+def test_pages_load_in_the_background(made: tuple[Path, AnyArray]) -> None:
+    path, queries = made
+    with velo.open(path, memory="400%", threads=1) as index:
+        few = queries[:2]  # these alone would bring a few pages
+        loaded(index, few)
+        time.sleep(0.2)
+        found = index.search(queries[100:], K)
+        assert found.stats["reads"].sum() == 0
+        assert found.stats["cache_hits"].sum() > 0
+        assert found.stats["rounds"].sum() == 0
+
+
+@pytest.mark.parametrize("filter_", [None, {"n": 3}])
+def test_a_single_query_finds_what_a_batch_finds(
+    made: tuple[Path, AnyArray], filter_: dict[str, int] | None
+) -> None:
+    path, queries = made
+    with velo.open(path, memory="400%", threads=2) as index:
+        loaded(index, queries)
+        together = index.search(queries[:40], K, filter=filter_)
+        for place, query in enumerate(queries[:40]):
+            alone = index.search(query, K, filter=filter_)
+            assert np.array_equal(alone.ids, together.ids[place])
+            assert np.array_equal(alone.distances, together.distances[place])
+            assert alone.stats["cache_hits"] == together.stats["cache_hits"][place]
+        with pytest.raises(velo.SearchTimeoutError):
+            index.search(queries[0], K, timeout_s=1e-9)
+
+
+def test_callers_at_the_same_time_find_the_same(made: tuple[Path, AnyArray]) -> None:
+    path, queries = made
+    with velo.open(path, memory="400%", threads=2) as index:
+        expected = loaded(index, queries).ids
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda query: index.search(query, K).ids, queries))
+        assert np.array_equal(np.stack(found), expected)
+
+
+def test_an_index_closes_while_its_pages_load(made: tuple[Path, AnyArray]) -> None:
+    path, queries = made
+    for wait_s in (0, 0.0005, 0.002, 0.01):
+        with velo.open(path, memory="400%", threads=1) as index:
+            time.sleep(wait_s)
+        with pytest.raises(velo.ClosedError):
+            index.search(queries[0], K)
 
 
 def test_a_plan_tells_what_the_cache_takes(made: tuple[Path, AnyArray]) -> None:

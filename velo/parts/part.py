@@ -39,6 +39,8 @@ __all__ = ["OpenOptions", "Part", "lock_part", "part_bytes", "shape_in_manifest"
 
 #: How often an index is opened again whose metadata another process exchanges meanwhile.
 _OPEN_ATTEMPTS: Final = 4
+#: For whole pages where no budget was named: all those of a million vectors of 128 dimensions have room.
+_CACHE_BYTES: Final = 256 << 20
 #: Written once and never again (zig/src/index).
 _PAGES_FILE: Final = "pages.bin"
 
@@ -66,10 +68,12 @@ class OpenOptions:
         (self.tuning or OpenTuning()).fill(struct)
         return struct
 
-    def budget(self, folder: Path, of_rows: int | None) -> int:
+    def fill_budget(self, struct: Any, folder: Path, of_rows: int | None) -> None:
         """The bytes of a part, of a folder of ``of_rows`` rows in all; None: it is the whole folder."""
         rows, dim = shape_in_manifest(folder)
-        return part_bytes(self.memory, rows, rows if of_rows is None else of_rows, dim)
+        struct.memory_bytes = part_bytes(self.memory, rows, of_rows or rows, dim)
+        if self.memory is None:
+            struct.cache_bytes = _CACHE_BYTES * rows // max(rows, of_rows or 0)
 
 
 def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
@@ -133,7 +137,7 @@ class Part:
         with contextlib.ExitStack() as undo:
             lock = [lock_part(folder)] if name else []
             undo.callback(unlock_part, lock)
-            struct.memory_bytes = how.budget(folder, of_rows)
+            how.fill_budget(struct, folder, of_rows)
             #: Where the library puts the handle, and from where it takes it when it closes.
             place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
             try:

@@ -1,5 +1,6 @@
 //! The cache room: records in memory between the search and the device. It answers hit or miss; it never reads, so that a
 //! test can drive it with plain calls.
+const page_cache = @import("page_cache.zig");
 const record_cache = @import("record_cache.zig");
 
 pub const Cache = record_cache.Cache;
@@ -7,8 +8,12 @@ pub const Options = record_cache.Options;
 pub const Policy = record_cache.Policy;
 pub const Pin = record_cache.Pin;
 pub const slots_in = record_cache.slots_in;
+pub const PageCache = page_cache.PageCache;
+pub const PageCacheOptions = page_cache.Options;
+pub const pages_in = page_cache.pages_in;
 
 test {
+    _ = page_cache;
     _ = record_cache;
     _ = @import("model_test.zig");
     _ = @import("stress_test.zig");

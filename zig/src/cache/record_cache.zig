@@ -157,6 +157,31 @@ pub const Cache = struct {
         return cache.mapping[vertex].load(.monotonic) < coming;
     }
 
+    /// Whether every record has a slot of its own, so that none is ever evicted.
+    pub fn holds_all(cache: *const Cache) bool {
+        return cache.slots.len == cache.mapping.len and cache.slots.len > 0;
+    }
+
+    /// Evicts this record; false where it is pinned, not there or just changing.
+    pub fn try_evict(cache: *Cache, vertex: u32) bool {
+        const slot_index = cache.mapping[vertex].load(.acquire);
+        if (slot_index >= coming or !cache.lock(slot_index)) return false;
+        const slot = &cache.slots[slot_index];
+        if (slot.vertex != vertex) { // the slot changed hands since the mapping was read
+            slot.word.store(@bitCast(Word{ .state = .marked }), .release);
+            return false;
+        }
+        cache.mapping[vertex].store(absent, .release);
+        cache.push_free(slot_index);
+        return true;
+    }
+
+    /// The record if it is there, without a pin: only where nothing is ever evicted.
+    pub inline fn look(cache: *const Cache, vertex: u32) ?[]const u8 {
+        const slot_index = cache.mapping[vertex].load(.acquire);
+        return if (slot_index < coming) cache.pin_of(slot_index).bytes() else null;
+    }
+
     /// The record if it is there.
     pub fn peek(cache: *Cache, vertex: u32) ?Pin {
         if (cache.mapping.len == 0) return null;

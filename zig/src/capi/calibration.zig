@@ -90,9 +90,9 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
             chosen.links_bytes = kept.bytes;
             const left_bytes = memory_bytes -| (chosen.codes_bytes + chosen.links_bytes + chosen.pages_bytes);
             if (search.page_cache_within(&self.reader, left_bytes)) |cache| {
-                const slots: u64 = search.cache_slots_in(cache);
-                chosen.cache_bytes = @min(left_bytes, slots * cache.slot_bytes);
-                cached = @as(f32, @floatFromInt(slots)) / @as(f32, @floatFromInt(cache.vertex_count));
+                const pages: u64 = search.pages_in(cache);
+                chosen.cache_bytes = @min(left_bytes, pages * cache.page_size);
+                cached = @as(f32, @floatFromInt(pages)) / @as(f32, @floatFromInt(cache.page_count));
             }
         } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
     } else |err| {

@@ -313,8 +313,11 @@ fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
         blocking.job.delta = &asked.of_job;
     }
     defer if (arguments.delta != null) asked.deinit();
-    try arguments.parts[0].index.?.submit(&blocking.job);
-    blocking.done.wait();
+    const first = arguments.parts[0].index.?;
+    if (!first.workers.engine.answer(&blocking.job)) {
+        try first.submit(&blocking.job);
+        blocking.done.wait();
+    }
     write_statuses(&answers, arguments.query_count);
     return status_of_job(&blocking.job);
 }

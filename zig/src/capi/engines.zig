@@ -38,6 +38,12 @@ pub const Running = union(enum) {
         }
     }
 
+    pub fn answer(self: Running, job: *search.Job) bool {
+        return switch (self) {
+            inline else => |engine| engine.answer(job),
+        };
+    }
+
     pub fn submit(self: Running, job: *search.Job) bool {
         return switch (self) {
             inline else => |engine| engine.submit(job),

@@ -18,7 +18,9 @@ pub const Index = struct {
     /// What the workers know of it.
     part: *search.Part,
     cache: ?search.Cache,
-    page_cache: ?search.Cache,
+    page_cache: ?search.PageCache,
+    /// Fills it.
+    loader: ?search.PageLoader,
     files: Files,
     memory_budget_bytes: u64,
     /// Calls under way; closing waits for them.
@@ -99,6 +101,7 @@ export fn velo_index_close(place: ?*?*Index) i32 {
     // In a child the workers do not exist; the parent's descriptors and memory end with the child.
     if (self.process != common.process()) return ok;
     self.closing.store(true, .release);
+    if (self.loader) |*loader| loader.stop();
     // Ends what is under way; then no worker touches what goes away below.
     self.workers.engine.detach(self.part);
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);

@@ -74,7 +74,7 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .stores_vectors = @intFromBool(reader.vectors != null),
         .memory_codes_bytes = reader.memory_codes_bytes(),
         .memory_links_bytes = reader.memory_links_bytes(),
-        .memory_cache_bytes = bytes_of(&self.cache) + bytes_of(&self.page_cache),
+        .memory_cache_bytes = bytes_of(self.cache) + bytes_of(self.page_cache),
         .memory_pages_bytes = reader.memory_pages_bytes(),
         .memory_workers_bytes = self.workers.memory_bytes() + self.part.memory_bytes(),
         .memory_budget_bytes = self.memory_budget_bytes,
@@ -88,6 +88,6 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
     common.write_versioned(IndexInfo, out, &info);
 }
 
-fn bytes_of(cache: *const ?search.Cache) u64 {
-    return if (cache.*) |*there| there.memory_bytes() else 0;
+fn bytes_of(cache: anytype) u64 {
+    return if (cache) |there| there.memory_bytes() else 0;
 }

@@ -26,6 +26,7 @@ pub const OpenOptions = extern struct {
     queue_depth: u32,
     cache_share: f64,
     workers_of: ?*Index,
+    cache_bytes: u64,
 };
 
 /// Of the options those that are numbers of something, by name.
@@ -93,7 +94,7 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: numbers.Plan, ca
 /// Each part is closed again where one behind it cannot be opened.
 fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) common.Failure!void {
     const threads = common.thread_count(o.threads);
-    const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share };
+    const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share, .pages_bytes = o.cache_bytes };
     self.reader = try open_reader(path, o, names.plan, cache_budget, threads);
     errdefer self.reader.deinit();
     const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
@@ -120,6 +121,13 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     self.closing = .init(false);
     self.memory_budget_bytes = o.memory_bytes;
     try find_workers(self, o, names.io, direct, threads);
+    self.loader = null;
+    // Simulated reads are the engine's alone, so that a seed repeats.
+    if (self.workers.engine == .simulated) return;
+    if (self.page_cache) |*cache| {
+        self.loader = .{ .reader = &self.reader, .cache = cache, .file = self.files.pages.fd };
+        self.loader.?.start();
+    }
 }
 
 /// Those of another index where they are asked for and have the room that this one needs, else its own.

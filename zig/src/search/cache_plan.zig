@@ -19,6 +19,8 @@ pub const Budget = struct {
     memory_bytes: u64,
     /// Of it, for slots; 0: for none, below zero: what the plan leaves over.
     share: f64 = 0,
+    /// For whole pages beside codes and links where `memory_bytes` is 0, which limits nothing.
+    pages_bytes: u64 = 0,
 
     /// What links must leave over.
     pub fn reserved_bytes(self: Budget) u64 {
@@ -51,22 +53,21 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
 }
 
 /// Null where the plan has no page cache, or the budget leaves too few pages.
-pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
+pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.PageCache {
     const reader = shared.reader;
     if (shared.plan != .links_in_memory or budget.share >= 0) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
-    const options = page_cache_within(reader, budget.memory_bytes -| used) orelse return null;
+    const left_bytes = if (budget.memory_bytes == 0) budget.pages_bytes else budget.memory_bytes -| used;
+    const options = page_cache_within(reader, left_bytes) orelse return null;
     return try .init(allocator, options);
 }
 
 /// The page cache that fits into a budget; null if it holds too few pages.
-pub fn page_cache_within(reader: *const index.Reader, budget_bytes: u64) ?cache_room.Options {
-    const page_count = reader.pages_header.page_count;
-    const options: cache_room.Options = .{
-        .vertex_count = page_count,
+pub fn page_cache_within(reader: *const index.Reader, budget_bytes: u64) ?cache_room.PageCacheOptions {
+    const options: cache_room.PageCacheOptions = .{
+        .page_count = reader.pages_header.page_count,
+        .page_size = reader.pages_header.page_size,
         .budget_bytes = @intCast(budget_bytes),
-        .slot_bytes = reader.pages_header.page_size,
-        .seed = reader.header.rotation_seed,
     };
-    return if (cache_room.slots_in(options) > page_count / pages_share_least) options else null;
+    return if (cache_room.pages_in(options) > options.page_count / pages_share_least) options else null;
 }

@@ -4,6 +4,7 @@ const io = @import("io");
 const layout = @import("layout");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
+const Direct = @import("direct.zig").Direct;
 const Queue = job_file.Queue;
 const Part = @import("part.zig").Part;
 const Shared = @import("shared.zig").Shared;
@@ -58,6 +59,7 @@ pub fn Engine(comptime Device: type) type {
         workers: []Worker(Device),
         room: Options.Room,
         slots_each: u32,
+        direct: Direct,
         part_next: std.atomic.Value(u32) = .init(0),
         /// One of the parts stores vectors.
         reads_vectors: std.atomic.Value(bool) = .init(false),
@@ -71,7 +73,8 @@ pub fn Engine(comptime Device: type) type {
             errdefer allocator.destroy(self);
             const workers = try allocator.alloc(Worker(Device), options.threads);
             errdefer allocator.free(workers);
-            self.* = .{ .allocator = allocator, .workers = workers, .room = .of(first), .slots_each = options.queries_in_flight };
+            self.* = .{ .allocator = allocator, .workers = workers, .room = .of(first), .slots_each = options.queries_in_flight, .direct = try .init(allocator, options.threads, options.threads * options.queries_in_flight) };
+            errdefer self.direct.deinit(allocator);
             var made: usize = 0;
             errdefer for (workers[0..made]) |*worker| worker.deinit(allocator);
             for (workers, 0..) |*worker, i| {
@@ -101,7 +104,7 @@ pub fn Engine(comptime Device: type) type {
             errdefer self.allocator.destroy(part);
             if (shared.reader.vectors != null) self.reads_vectors.store(true, .monotonic);
             const number: u31 = @truncate(self.part_next.fetchAdd(1, .monotonic));
-            part.* = try .init(shared, files, number, self.workers.len * self.slots_each);
+            part.* = try .init(shared, files, number, self.workers.len * self.slots_each + Direct.count_of(@intCast(self.workers.len)));
             return part;
         }
 
@@ -118,6 +121,7 @@ pub fn Engine(comptime Device: type) type {
             for (self.workers) |*worker| worker.thread.join();
             for (self.workers) |*worker| worker.deinit(self.allocator);
             self.allocator.free(self.workers);
+            self.direct.deinit(self.allocator);
             self.allocator.destroy(self);
         }
 
@@ -125,6 +129,13 @@ pub fn Engine(comptime Device: type) type {
             var sum: u64 = 0;
             for (self.workers) |*worker| sum += worker.memory_bytes(self.reads_vectors.load(.monotonic));
             return sum;
+        }
+
+        /// Answers the job on this thread where it takes no reads; false where it is to be submitted, and nothing was done.
+        pub fn answer(self: *Self, job: *Job) bool {
+            if (!Direct.may_answer(job) or !job.enter()) return false;
+            defer job.leave();
+            return self.direct.answer(job);
         }
 
         /// False when a part, or all of it, is being closed: the job was not taken.

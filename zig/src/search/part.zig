@@ -31,7 +31,7 @@ pub const Part = struct {
     files: [io.file_count]?std.posix.fd_t,
     /// Tells its pages from those of other parts of the same workers.
     number: u31,
-    /// Of the first worker's slots, then those of the second, and so on.
+    /// Of the first worker's slots, then those of the second, and so on; then of callers that answer their own queries.
     legs: []Leg,
     /// Of the legs: pages of its own, which are nobody's before. Memory that others freed would be in use for good, though most
     /// legs never touch most of theirs.

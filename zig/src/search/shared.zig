@@ -20,7 +20,7 @@ pub const Shared = struct {
     /// Null when the memory plan leaves nothing for it.
     cache: ?*cache_room.Cache = null,
     /// Whole pages, by their numbers, where codes and links leave memory for them.
-    page_cache: ?*cache_room.Cache = null,
+    page_cache: ?*cache_room.PageCache = null,
     /// For `ablations.of` alone.
     ablations: if (base.ablations) Ablations else void = if (base.ablations) .{} else {},
     /// Vertices drawn evenly over the index, those of one center side by side: a search starts at the best of them around

@@ -5,18 +5,17 @@ const base = @import("base");
 const layout = @import("layout");
 const io = @import("io");
 const company = @import("company.zig");
-const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
 const Queue = job_file.Queue;
-const Outcome = job_file.Outcome;
 const part_file = @import("part.zig");
 const Leg = part_file.Leg;
 const Part = part_file.Part;
 const parameters = @import("parameters.zig");
-const search_state = @import("search_state.zig");
-const Fate = search_state.Fate;
-const File = search_state.File;
+const File = @import("search_state.zig").File;
+const slot_file = @import("slot.zig");
+const Arrived = slot_file.Arrived;
+const Slot = slot_file.Slot;
 const RecentPages = @import("recent_pages.zig").RecentPages;
 const InFlight = @import("in_flight.zig").InFlight;
 const Pool = @import("buffers.zig").Pool;
@@ -35,32 +34,6 @@ const slots_ahead = 32;
 const ended_max = 4;
 /// How long a worker with one query looks for its reads before it sleeps.
 const awake_us = 300;
-/// Reads that a query may repeat before it gives up.
-const retries_max = 8;
-
-const Slot = struct {
-    job: *Job = undefined,
-    query: u64 = 0,
-    begin_us: u64 = 0,
-    /// Pages that its legs wait for.
-    in_flight: u32 = 0,
-    /// Rounds of reads of all legs together.
-    rounds: u32 = 0,
-    outcome: Outcome = .ok,
-    /// The page at fault, and its file.
-    page: i64 = -1,
-    file: File = .pages,
-    /// In a pool's `starved` list, waiting for page buffers.
-    starved: bool = false,
-    /// When the pages of this round were asked for; 0 once one of them has arrived.
-    asked_us: u64 = 0,
-    /// Pages read again because they came damaged or not at all.
-    retries: u32 = 0,
-    /// In the worker's `ready` list.
-    ready: bool = false,
-    /// All legs have ended, only reads that may hold an answer, or that nobody needs, are on their way.
-    ended: bool = false,
-};
 
 pub fn Worker(comptime Device: type) type {
     return struct {
@@ -252,27 +225,14 @@ pub fn Worker(comptime Device: type) type {
             const number = self.idle.pop().?;
             const slot = &self.slots[number];
             const job = task.job;
-            slot.job = job;
-            slot.query = task.query;
-            slot.begin_us = base.nowMicros();
-            slot.outcome = .ok;
-            slot.page = -1;
-            slot.file = .pages;
-            slot.ended = false;
-            slot.retries = 0;
-            slot.rounds = 0;
+            slot.* = .{ .job = job, .query = task.query, .begin_us = base.nowMicros() };
             const legs = self.legs_of(number);
-            for (0..legs.count()) |i| {
-                const leg = legs.at(i);
-                leg.due = true;
-                leg.ended = false;
-            }
             if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
                 slot.outcome = .canceled;
                 for (0..legs.count()) |i| legs.at(i).search.cost = .{};
                 return self.make_ready(number);
             }
-            for (job.parts, 0..) |*part, i| legs.at(i).search.start(job.request_of(part, task.query));
+            slot.start(legs);
             self.make_ready(number);
         }
 
@@ -288,7 +248,7 @@ pub fn Worker(comptime Device: type) type {
             const slot = &self.slots[number];
             if (slot.outcome == .ok and !slot.ended) {
                 const begin_us = base.nowMicros();
-                check_time(slot, begin_us);
+                slot.check_time(begin_us);
                 if (slot.outcome == .ok) {
                     const step = company.step(self.legs_of(number), slot.job.k());
                     self.take_released(number);
@@ -314,16 +274,6 @@ pub fn Worker(comptime Device: type) type {
         fn measure(self: *Self, mean: *f32, sample_us: u64) void {
             mean.* += (@as(f32, @floatFromInt(sample_us)) - mean.*) / 64;
             if (self.adaptive) self.live_max = live_limit(self.wait_us, self.work_us, @intCast(self.slots.len));
-        }
-
-        fn check_time(slot: *Slot, now_us: u64) void {
-            if (slot.job.is_closing()) {
-                slot.outcome = .closed;
-            } else if (slot.job.canceled.load(.monotonic)) {
-                slot.outcome = .canceled;
-            } else if (slot.job.deadline_us > 0 and now_us >= slot.job.deadline_us) {
-                slot.outcome = .timeout;
-            }
         }
 
         fn take_released(self: *Self, number: u32) void {
@@ -355,30 +305,13 @@ pub fn Worker(comptime Device: type) type {
             self.ready_if_complete(number);
         }
 
-        /// Hands a page to a query from memory; false where it is not there.
-        fn use_cached(slot: *Slot, leg: *Leg, file: File, page: u32) bool {
-            const shared = leg.search.shared;
-            const cache = shared.page_cache orelse return false;
-            if (file != .pages) return false;
-            const pin = cache.peek(page) orelse return false;
-            defer cache.release(pin);
-            const view: layout.page.View = .of(pin.bytes(), shared.reader.page_geometry(), shared.reader.expected_page(page));
-            leg.search.round.advance();
-            leg.search.cost.cache_hits += 1;
-            // Nothing is held where links are in memory, so there is no buffer to tell apart.
-            const fate = use(slot, leg, file, page, .{ .view = view }, 0);
-            assert(fate.? == .free);
-            leg.due = true;
-            return true;
-        }
-
         /// False when no buffer was free.
         fn ask_of(self: *Self, number: u32, part: *Part, leg: *Leg) bool {
             const slot = &self.slots[number];
             const round = &leg.search.round;
             const file = leg.search.file();
             while (round.upcoming()) |page| {
-                if (use_cached(slot, leg, file, page)) continue;
+                if (slot.use_cached(leg, file, page)) continue;
                 const name = InFlight.name_of(part.number, @intFromEnum(file), page);
                 const buffer = self.in_flight.find(name) orelse blk: {
                     const own = self.begin_read(number, part, file, page) orelse {
@@ -483,7 +416,7 @@ pub fn Worker(comptime Device: type) type {
                         cost.bytes_read += read.bytes;
                     } else if (arrived == .view or arrived == .vectors) cost.shared_reads += 1;
                 }
-                const fate = use(slot, leg, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
+                const fate = slot.use(leg, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
                 self.in_flight.leave(buffer, number);
                 slot.in_flight -= 1;
                 leg.in_flight -= 1;
@@ -508,15 +441,6 @@ pub fn Worker(comptime Device: type) type {
             }
         }
 
-        const Arrived = union(enum) {
-            view: layout.page.View,
-            vectors: []const u8,
-            /// Read again it may be whole; else its queries end so.
-            damaged: Outcome,
-            /// Its checksum is right: reading it again changes nothing.
-            broken,
-        };
-
         fn look_at(read: *const io.Read, part: *const Part, page: u32) Arrived {
             switch (read.status) {
                 .ok => {},
@@ -535,28 +459,6 @@ pub fn Worker(comptime Device: type) type {
             return .{ .view = view };
         }
 
-        /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that
-        /// stays damaged ends the query.
-        fn use(slot: *Slot, leg: *Leg, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
-            if (slot.outcome != .ok) return .free;
-            slot.outcome = switch (arrived) {
-                .view => |*view| if (leg.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
-                .vectors => |bytes| {
-                    leg.search.on_vectors(page, bytes);
-                    return .free;
-                },
-                .damaged => |outcome| blk: {
-                    if (slot.retries == retries_max) break :blk outcome;
-                    slot.retries += 1;
-                    return null;
-                },
-                .broken => .corrupt,
-            };
-            slot.page = page;
-            slot.file = file;
-            return .free;
-        }
-
         /// One of its users needs the buffer no more.
         fn put_back(self: *Self, buffer: u32) void {
             self.users[buffer] -= 1;
@@ -568,7 +470,7 @@ pub fn Worker(comptime Device: type) type {
             const slot = &self.slots[number];
             const job = slot.job;
             const legs = self.legs_of(number);
-            write_answer(slot, legs, self.hits);
+            slot.write_answer(legs, self.hits);
             for (0..legs.count()) |i| legs.at(i).search.end();
             self.take_released(number);
             self.idle.push(number);
@@ -591,31 +493,6 @@ pub fn Worker(comptime Device: type) type {
             self.ended_count = 0;
         }
     };
-}
-
-fn write_answer(slot: *Slot, legs: company.Legs, room: []job_file.Delta.Hit) void {
-    const answers = slot.job.answers;
-    const q: usize = @intCast(slot.query);
-    const k = slot.job.k();
-    var merged: company.Merged = .of(legs);
-    if (slot.job.delta) |delta| if (slot.outcome == .ok) merged.add(delta, slot.query, room[0..k]);
-    var count: u32 = 0;
-    while (count < k and slot.outcome == .ok) : (count += 1) {
-        const hit = merged.next() orelse break;
-        if (answers.vertices) |vertices| vertices[q * k + count] = hit.vertex;
-        if (answers.distances) |distances| distances[q * k + count] = hit.distance;
-    }
-    if (answers.vertices) |vertices| @memset(vertices[q * k + count .. (q + 1) * k], -1);
-    if (answers.distances) |distances| @memset(distances[q * k + count .. (q + 1) * k], std.math.inf(f32));
-    if (answers.counts) |counts| counts[q] = count;
-    if (answers.outcomes) |outcomes| outcomes[q] = slot.outcome;
-    if (answers.error_pages) |pages| pages[q] = slot.page;
-    if (answers.error_files) |files| files[q] = @intFromEnum(slot.file);
-    var cost = legs.at(0).search.cost;
-    for (1..legs.count()) |i| cost.add(&legs.at(i).search.cost);
-    if (legs.count() > 1) cost.rounds = slot.rounds;
-    cost.latency_us = base.nowMicros() - slot.begin_us;
-    cost_file.write(&answers.costs, q, &cost);
 }
 
 /// How many queries keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,

@@ -194,11 +194,7 @@ fn run_one(fixture: *Fixture, seed: u64, rights: *const Rights, tally: *Tally) !
     shared.cache = if (cache) |*own| own else null;
     defer shared.cache = null;
     // Of pages: it changes nothing but what is read.
-    var page_cache: ?cache_room.Cache = if (prng.below(2) == 0 or plans[which] != .links_in_memory) null else try cache_room.Cache.init(testing.allocator, .{
-        .vertex_count = shared.reader.pages_header.page_count,
-        .budget_bytes = @as(usize, 1) << @intCast(14 + prng.below(10)),
-        .slot_bytes = shared.reader.pages_header.page_size,
-    });
+    var page_cache = if (prng.below(2) == 0 or plans[which] != .links_in_memory) null else try running_file.page_cache_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(10)));
     defer if (page_cache) |*own| own.deinit();
     shared.page_cache = if (page_cache) |*own| own else null;
     defer shared.page_cache = null;

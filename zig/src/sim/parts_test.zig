@@ -222,7 +222,7 @@ test "thousands of runs of several parts under faults: the right answer or an er
         var prng = base.Prng.init(seed);
         const exact = prng.below(2) == 0;
         var caches: [sizes.len]?cache_room.Cache = @splat(null);
-        var page_caches: [sizes.len]?cache_room.Cache = @splat(null);
+        var page_caches: [sizes.len]?cache_room.PageCache = @splat(null);
         var cached = false;
         defer for (&caches, &page_caches, &parts.shared) |*cache, *page_cache, *shared| {
             shared.cache = null;
@@ -233,11 +233,7 @@ test "thousands of runs of several parts under faults: the right answer or an er
         // Of pages: it changes nothing but what is read.
         for (&page_caches, &parts.shared) |*cache, *shared| {
             if (prng.below(2) == 0 or shared.plan != .links_in_memory) continue;
-            cache.* = try .init(testing.allocator, .{
-                .vertex_count = shared.reader.pages_header.page_count,
-                .budget_bytes = @as(usize, 1) << @intCast(14 + prng.below(8)),
-                .slot_bytes = shared.reader.pages_header.page_size,
-            });
+            cache.* = try running_file.page_cache_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(8)));
             shared.page_cache = &cache.*.?;
         }
         for (&caches, &parts.shared, sizes) |*cache, *shared, size| {

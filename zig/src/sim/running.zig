@@ -1,5 +1,6 @@
 //! An index of made rows, and an engine over it on the simulated device, for tests.
 const std = @import("std");
+const cache_room = @import("cache");
 const index = @import("index");
 const search = @import("search");
 const SimulatedDevice = @import("device.zig").SimulatedDevice;
@@ -44,12 +45,16 @@ pub const Call = struct {
     }
 };
 
-/// An index of `rows`, which are put into the order of its vertices: external ids are not this room's matter.
 /// How a reader is opened for a plan.
 pub fn options_of(plan: search.Plan) index.reader.Options {
     return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .pages) .always else .never };
 }
 
+pub fn page_cache_of(reader: *const index.Reader, budget_bytes: usize) !?cache_room.PageCache {
+    return try .init(testing.allocator, .{ .page_count = reader.pages_header.page_count, .page_size = reader.pages_header.page_size, .budget_bytes = budget_bytes });
+}
+
+/// An index of `rows`, which are put into the order of its vertices: external ids are not this room's matter.
 pub fn build(path: []const u8, rows: []f32, dim: u32, page_codes: bool, diagnostic: *index.Diagnostic) !void {
     const count = rows.len / dim;
     const builder = try index.Builder.open(testing.allocator, path, .{

@@ -123,11 +123,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
     });
     defer if (cache) |*own| own.deinit();
     if (cache) |*own| shared.cache = own;
-    var page_cache: ?cache_room.Cache = if (setting.page_cache_bytes == 0) null else try cache_room.Cache.init(testing.allocator, .{
-        .vertex_count = reader.pages_header.page_count,
-        .budget_bytes = setting.page_cache_bytes,
-        .slot_bytes = reader.pages_header.page_size,
-    });
+    var page_cache = if (setting.page_cache_bytes == 0) null else try running_file.page_cache_of(&reader, setting.page_cache_bytes);
     defer if (page_cache) |*own| own.deinit();
     if (page_cache) |*own| shared.page_cache = own;
     shared.ablations = setting.ablations;
