@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.harness import kept, pages, plots, sections, tables
 from bench.harness.sections import Context, Results, Section
-from bench.rungs import plans, wide
+from bench.rungs import cached, plans, wide
 
 MODULE = "bench.commands.rungs"
 _LIMIT_S = 600.0
@@ -79,6 +79,7 @@ def sections_of(context: Context) -> Mapping[str, Section]:
     every = [Section("placed", plans.build, _BUILD_LIMIT_S)]
     every += [Section(f"memory:{code}", partial(_in_memory, code), _LIMIT_S) for code in CODES]
     every += [Section(f"pages:{memory}", partial(_of_pages, memory), _LIMIT_S) for memory in PAGES]
+    every += [Section("cached", cached.measure, _LIMIT_S)]
     if context.options["wide"]:
         every += [Section(f"wide:{plan}", partial(wide.measure, plan), _BUILD_LIMIT_S) for plan in wide.PLANS]
     return {section.name: section for section in every}
@@ -222,11 +223,32 @@ def _markdown(name: str, head: Row, best: Sequence[Row], results: Mapping[str, R
         "",
         *tables.table(columns, [_cells(row, dim) for row in best]),
     ]
+    text += _cached_lines(results)
     text += wide.lines_of(results)
     missing = [f"- {key}: {told['error']}" for key, told in results.items() if "error" in told]
     if missing:
         text += ["", "Not measured:", "", *missing]
     return "\n".join(text) + "\n"
+
+
+def _cached_lines(results: Mapping[str, Results]) -> list[str]:
+    found = results.get("cached", {}).get("result")
+    if found is None:
+        return []
+    names = ("pages by links", "pages by answers", "records by links", "records by answers")
+    return [
+        "",
+        "## Memory above codes and links",
+        "",
+        f"Pages that a query reads of the {found['rows'][0]['pages']:.2f} on which its true ten lie, "
+        "where a share of pages.bin is in memory: the pages, or as many bytes of single records, with the most links to them, "
+        f"or with the most answers of {found['taught']:,} rows taken as queries.",
+        "",
+        *tables.table(
+            ["share", *names],
+            [[f"{row['share']:.0%}", *(f"{row[name]:.2f}" for name in names)] for row in found["rows"]],
+        ),
+    ]
 
 
 def _best_within(best: Sequence[Row], budget_bytes: float) -> Row | None:

@@ -8,6 +8,7 @@ from typing import Final
 from velo.options.checks import limit_of
 
 __all__ = [
+    "LINKS_ENOUGH",
     "LINKS_STEPS",
     "LIST_BYTES",
     "PAGE_BYTES",
@@ -36,12 +37,13 @@ __all__ = [
 #: with one less near 0.993. At 128 dimensions a bit is 16 bytes of a record of about 165.
 _BITS_IN_ALL: Final = 10
 _MEMORY_BITS_DEFAULT: Final = 4
-#: Bits in memory and in the record by what a budget has room for: the more in memory, the fewer reads.
-_BITS: Final = ((6, 4), (5, 5), (4, 6), (3, 7))
+#: Bits in memory and in the record by what a budget has room for. Pages in memory save more reads than longer
+#: codes would (docs/decisions/0022).
+_BITS: Final = ((4, 6), (3, 7))
 #: The same where vertices share links, or links go to disk (docs/decisions/0016).
 _BITS_SHARED: Final = ((2, 6), (1, 7))
-#: Links a vertex that must have room beside the codes; where memory is short, fewer do.
-_LINKS_ENOUGH: Final = 16
+#: Links a vertex that a budget is spent on (zig/src/index/trim.zig); where memory is short, fewer do.
+LINKS_ENOUGH: Final = 16
 _LINKS_LEAST: Final = 12
 
 #: Codes are as long as a multiple of this (zig/src/base/limits.zig).
@@ -134,7 +136,7 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
     memory_bits, record_bits : int
     """
     for memory_bits, record_bits in _BITS:
-        links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else _LINKS_ENOUGH
+        links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else LINKS_ENOUGH
         if links_fit(budget_bytes, row_count, dim, memory_bits, links):
             return memory_bits, record_bits
     # Two bits and links on disk read half of what one bit and shared links do, in more rounds.

@@ -16,6 +16,7 @@ import numpy as np
 from velo.errors import BudgetTooSmallError, InvalidArgumentError
 from velo.options import BuildOptions, in_range, memory_bytes, whole_number
 from velo.options.bits import (
+    LINKS_ENOUGH,
     LINKS_STEPS,
     LIST_BYTES,
     PAGE_BYTES,
@@ -71,6 +72,9 @@ _PAGES: Final = (
     (0.5, _Query(121.0, 1.0, 639.0, 2.2)),
     (1.0, _Query(67.4, 1.0, 586.0, 2.2)),
 )
+#: Of the pages that queries want, those found in memory where it holds such a share of all.
+_HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3, 0.42, 0.63, 0.8, 1.0))
+_PAGES_SHARE_LEAST: Final = 0.05
 #: With links on disk; more bits were not measured.
 _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0, 285.0, 2.1)}
 #: Where vertices share links: by how much more is read than with links of each, and processor beside that.
@@ -237,10 +241,14 @@ def size_plan(
     else:
         links = _links(budget // shards, own, dim, bits, options.links_kept)
         query = _query(options.memory_bits, links)
+        left = budget / rows - (code + _links_bytes(links, own) + directory / rows)
+        held = _pages_held(left / page) if links and links not in SHARED_LINKS else 0.0
+        query = query._replace(reads=query.reads * (1 - float(np.interp(held, *_HITS))))
         memory_parts = {
             "codes": rows * code,
             "links": rows * _links_bytes(links, own),
             "page directory": directory,
+            "cached pages": rows * page * held,
         }
     grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
     disk_parts = {
@@ -293,7 +301,8 @@ def _links(budget_bytes: int, rows: int, dim: int, bits: tuple[int, int], most: 
     """Links a vertex that have room, shared ones too; all where there is no budget, 0 where too few have."""
     if not budget_bytes:
         return most
-    for links in (most, *(step for step in LINKS_STEPS if step < most)):
+    enough = min(most, LINKS_ENOUGH)
+    for links in (enough, *(step for step in LINKS_STEPS if step < enough)):
         if links_fit(budget_bytes, rows, dim, bits[0], links):
             return links
     return shared_links_within(budget_bytes, rows, dim, *bits) if most >= LINKS_STEPS[-1] else 0
@@ -304,6 +313,11 @@ def _links_bytes(links: int, rows: int) -> float:
     if links in SHARED_LINKS:
         return shared_links_bytes(links, rows)
     return links * link_bytes(rows) + LIST_BYTES if links else 0.0
+
+
+def _pages_held(share: float) -> float:
+    """Of the pages those in memory, where a budget leaves room for such a share (search/cache_plan.zig)."""
+    return min(1.0, share) if share > _PAGES_SHARE_LEAST else 0.0
 
 
 def _query(memory_bits: int, links: int) -> _Query:

@@ -289,7 +289,7 @@ pub const Reader = struct {
             return error.Unsupported;
         }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
-        const wanted = options.links_kept orelse built;
+        const wanted = options.links_kept orelse if (room == null) built else @min(built, trim.kept_enough);
         const tiers = memory[@intCast(header.resident_bytes())..];
         if (built >= page_ways.built_min) if (page_ways.shape_of(wanted)) |shape| {
             if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;

@@ -10,6 +10,11 @@ const in_memory = @import("lists_in_memory.zig");
 /// Below this many links a vertex navigation in memory loses its way; the plan goes to links on disk instead.
 pub const kept_min = layout.links.tier_bounds[0];
 
+/// As many links a vertex as a budget is spent on. More reach a recall with no fewer estimates (on a million descriptors, with
+/// and without filters; on text of 384 dimensions), and the pages that fit in their place save reads
+/// (docs/decisions/0022).
+pub const kept_enough = 16;
+
 pub const Trimmed = struct { links: Links, memory: base.AlignedBytes, kept: u32 };
 
 pub const Error = in_memory.Error || error{NoRoom};
@@ -33,8 +38,9 @@ pub const Choice = struct { kept: u32, bytes: u64 };
 pub fn choose(header: *const layout.headers.Links, room: ?u64) ?Choice {
     const built = header.links_built;
     if (built == 0) return null;
-    if (room == null or header.resident_bytes() <= room.?) return .{ .kept = built, .bytes = header.resident_bytes() };
-    var kept = step_down(built, built);
+    const most = if (room == null) built else @min(built, kept_enough);
+    if (most == built and (room == null or header.resident_bytes() <= room.?)) return .{ .kept = built, .bytes = header.resident_bytes() };
+    var kept = step_down(built, @min(built, most + 1));
     while (kept) |links| : (kept = step_down(built, links)) {
         const bytes = estimate_of(header.resident_bytes() - header.heap_bytes, header.heap_bytes, built, links);
         if (bytes <= room.?) return .{ .kept = links, .bytes = bytes };
