@@ -37,7 +37,7 @@ from bench.peers import install
 
 BUDGET_HELP = "share of n·d·4 bytes, with bits in memory and in the record after a colon: 20%%, 10%%:2+6"
 
-REPORT_BUDGETS = ["15%:3+7", "20%", "25%:5+5", "30%:6+4"]
+REPORT_BUDGETS = ["5%:1+7", "10%:2+6", "15%:3+7", "20%", "25%", "30%", "45%"]
 LISTS = ["32", "64", "96", "128", "160", "192", "256", "384", "512", "768", "1024"]
 
 

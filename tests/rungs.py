@@ -29,6 +29,8 @@ class Rung:
     record_bits: int
     page_links: bool
     links: int
+    #: Of the pages, so many have room in memory beside codes and links.
+    cached: float = 0
 
     @property
     def page_codes(self) -> bool:
@@ -36,7 +38,8 @@ class Rung:
 
     def __str__(self) -> str:
         name = {0: "disk", PAGES: "pages", PAGES_LEAST: "pages, least"}.get(self.links, str(self.links))
-        return f"{self.memory_bits}+{self.record_bits}-{name}"
+        cached = f", {min(self.cached, 1):.0%} of pages" if self.cached else ""
+        return f"{self.memory_bits}+{self.record_bits}-{name}{cached}"
 
     @property
     def build(self) -> dict[str, Any]:
@@ -49,8 +52,9 @@ class Rung:
         return kind_of(self.links)
 
     def memory(self, path: Path) -> int:
-        """The least budget in which an index keeps so many links."""
-        return budget_of(path, self.links)
+        """The least budget in which an index keeps so many links and pages."""
+        pages = sum(file.stat().st_size for file in path.rglob("pages.bin"))
+        return budget_of(path, self.links) + int(self.cached * pages)
 
     def share(self, path: Path) -> str:
         """The same as a share, which grows with the rows."""
@@ -62,8 +66,9 @@ class Rung:
 PAGES, PAGES_LEAST = -1, -2
 #: From everything in memory to the least that opens.
 RUNGS = (
-    Rung(6, 4, False, 32),
-    Rung(5, 5, False, 20),
+    Rung(4, 6, False, 16, cached=1.5),
+    Rung(4, 6, False, 16, cached=0.4),
+    Rung(4, 6, False, 14),
     Rung(4, 6, True, 8),
     Rung(3, 7, False, 12),
     Rung(2, 6, False, 6),
@@ -74,9 +79,9 @@ RUNGS = (
     Rung(1, 7, False, PAGES),
     Rung(2, 6, True, PAGES_LEAST),
 )
-ON_DISK = RUNGS[8]
+ON_DISK = RUNGS[9]
 #: What one index that holds links in its pages keeps of them, by its budget.
-LINKS = (32, 8, *SHARED_LINKS, 0)
+LINKS = (16, 8, *SHARED_LINKS, 0)
 
 
 def kind_of(links: int) -> str:

@@ -19,7 +19,7 @@ from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes_least
 MODULE = "bench.commands.budgets"
 AT = 0.95
 #: Of the float32 vectors; what stands before them is the least that opens.
-SHARES = ("1%", "2%", "3.5%", "5%", "6%", "7%", "8%", "10%", "13%", "15%", "20%", "25%", "30%")
+SHARES = ("1%", "2%", "3.5%", "5%", "6%", "7%", "8%", "10%", "13%", "15%", "20%", "25%", "30%", "45%")
 LISTS = ("12", "16", "24", "32", "48", "64", "96", "128", "192", "256", "400", "600")
 #: Peers stand as they were measured for the report of the same set.
 PEERS = ("hnswlib", "diskannpy", "zvec")

@@ -51,10 +51,7 @@ def systems(results: dict[str, Results]) -> dict[str, list[Results]]:
     """Every curve over the set itself, by label."""
     every: dict[str, list[Results]] = {}
     for section in (
-        "velo15",
-        "velo20",
-        "velo25",
-        "velo30",
+        *(f"velo{share}" for share in sorted(report_sections.SHARES)),
         *(key for key in results if key.startswith("peer-")),
     ):
         if rows := report_sections.curve(results, section):

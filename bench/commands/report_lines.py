@@ -74,6 +74,26 @@ def lines(results: dict[str, Results], context: Context, float32_bytes: int) -> 
         ),
         against(results, "QPS ÷ hnswlib, 20 %", "≥ 0.6", ("velo20", "rows"), ("peer-hnswlib", "rows"), "qps"),
         against(results, "QPS ÷ hnswlib, 30 %", "≥ 0.9", ("velo30", "rows"), ("peer-hnswlib", "rows"), "qps"),
+        *(
+            against(
+                results,
+                f"QPS ÷ hnswlib, 45 %, recall {recall}",
+                target,
+                ("velo45", "rows"),
+                ("peer-hnswlib", "rows"),
+                "qps",
+                recall,
+            )
+            for recall, target in ((AT, "≥ 1.2"), (0.97, "≥ 1.5"), (0.99, "≥ 1.5"))
+        ),
+        against(
+            results,
+            "ms of a single query ÷ hnswlib, 45 %",
+            "≤ 1.2",
+            ("velo45", "rows"),
+            ("peer-hnswlib", "rows"),
+            "latency_mean_us",
+        ),
         against(
             results,
             "QPS ÷ hnswlib, 20 %, index on tmpfs",

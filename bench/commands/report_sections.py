@@ -20,6 +20,8 @@ from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results, Section
 
 FIXED_BYTES = 64 << 20
+#: Budgets of velo's curves, percent; at 45 all pages of 128 dimensions are in memory.
+SHARES = (20, 15, 10, 5, 25, 30, 45)
 STREAM_FROM = 10_000
 #: Draws of the repeating stream: the first half fills the cache, the second is measured.
 STREAM_DRAWS = 20_000
@@ -28,6 +30,7 @@ LONG_LISTS = [512, 1024, 2048]
 PEER_LISTS = {
     "hnswlib": [10, 12, 16, 24, 32, 48, 64, 96, 128, 256],
     "usearch": [10, 16, 24, 32, 48, 64, 96, 128, 256],
+    "rabitqlib": [16, 24, 32, 48, 64, 96, 128, 192, 256],
     "diskannpy": [10, 12, 16, 24, 32, 48, 64, 96],
     "zvec": [10, 12, 16, 24, 32, 48, 64],
     "numpy": [],
@@ -323,7 +326,7 @@ def sections_of(context: Context) -> dict[str, Section]:
     """All sections of the report, in the order in which they are measured."""
     large = context.dataset(warm_up=0).n > 200_000
     build_s, look_s = (5400.0, 1800.0) if large else (600.0, 300.0)
-    steps = [Section(f"velo{share}", velo_curve(share), build_s) for share in (20, 15, 25, 30)]
+    steps = [Section(f"velo{share}", velo_curve(share), build_s) for share in SHARES]
     steps += [
         Section("used", used, look_s),
         Section("pages", true_pages, look_s),

@@ -241,7 +241,8 @@ def _cached_lines(results: Mapping[str, Results]) -> list[str]:
         "## Memory above codes and links",
         "",
         f"Pages that a query reads of the {found['rows'][0]['pages']:.2f} on which its true ten lie, "
-        "where a share of pages.bin is in memory: the pages, or as many bytes of single records, with the most links to them, "
+        "where a share of pages.bin is in memory: the pages, or as many bytes of single records, with the "
+        "most links to them, "
         f"or with the most answers of {found['taught']:,} rows taken as queries.",
         "",
         *tables.table(

@@ -61,6 +61,6 @@ def test_every_budget_has_its_plan_and_what_fails_is_named(tmp_path: Path) -> No
     assert all(row["bytes"] <= row["share"] * 4 * 64 for row in table)
     assert table[0]["rounds"] < table[1]["rounds"] > table[2]["rounds"]
     assert "| hnswlib | 3 | 586% | – | 1,000 |" in text
-    assert "- memory:30%:6+4: not asked for" in text
+    assert "- memory:45%:4+6: not asked for" in text
     assert "| 20.0%¹ | 4+6 | 16 |" in text
     assert (out / "small.png").stat().st_size > 10_000

@@ -25,23 +25,23 @@ def context(tmp_path: Path) -> Context:
     np.save(folder / "query.npy", queries)
     np.savez(folder / "truth.npz", ids=nearest(base, queries, 10, "l2"))
     (folder / "set.json").write_text(json.dumps({"metric": "l2"}))
-    options = {"budgets": ["40%"], "lists": ["16", "64"], "peer_lists": [], "passes": 2, "peers": []}
+    options = {"budgets": ["20%"], "lists": ["16", "64"], "peer_lists": [], "passes": 2, "peers": []}
     return Context(str(folder), str(tmp_path / "work"), None, 80, 5, 1, options)
 
 
 def test_velo_alone_is_measured_at_every_list_and_written(context: Context, tmp_path: Path) -> None:
-    table = speed.run(context, tmp_path / "out", "small", ["velo:40%"])
+    table = speed.run(context, tmp_path / "out", "small", ["velo:20%"])
     text = (tmp_path / "out" / "small.md").read_text()
     rows = [json.loads(line) for line in (tmp_path / "out" / "small.jsonl").read_text().splitlines()]
-    section = next(row for row in rows if row.get("section") == "velo:40%")
+    section = next(row for row in rows if row.get("section") == "velo:20%")
     found = section["result"]["rows"]
     assert sorted(row["list_size"] for row in found) == [16, 64]
     assert all(row[speed.COST] > 0 and row["reads"] > 0 for row in found)
     assert max(row["recall_at_10"] for row in found) > 0.8
-    assert "velo 40% 4+6" in text
+    assert "velo 20% 4+6" in text
     assert all(line.value is None for line in table)  # nobody stands beside it
 
-    kept = (context.folder / "speed").rglob("velo-40%.json")
+    kept = (context.folder / "speed").rglob("velo-20%.json")
     assert json.loads(next(kept).read_text())["result"] == section["result"]
 
 
@@ -62,11 +62,13 @@ def test_ratios_are_taken_at_equal_recall_and_say_what_is_missing() -> None:
         {"velo:20%": mine, "peer:hnswlib": theirs, "peer:rabitqlib": {"error": "no wheel"}}
     )
     values = {line.what: (line.value, line.note) for line in lines}
-    assert values["µs of processor a query at recall 0.95 ÷ hnswlib"][0] == pytest.approx(2.0)
-    assert values["µs of processor a query at recall 0.99 ÷ rabitqlib"] == (None, "no wheel")
+    assert values["20%: µs of processor a query at recall 0.95 ÷ hnswlib"][0] == pytest.approx(2.0)
+    assert values["20%: µs of processor a query at recall 0.99 ÷ rabitqlib"] == (None, "no wheel")
+    assert values["45%: µs of processor a query at recall 0.95 ÷ hnswlib"] == (None, "not asked for")
     short = curve({16: 40, 64: 60})
     lines = speed.lines_of({"velo:20%": short, "peer:hnswlib": theirs, "peer:rabitqlib": theirs})
-    assert all(line.value is None and "does not reach" in line.note for line in lines)
+    short_of = [line for line in lines if line.what.startswith("20%")]
+    assert all(line.value is None and "does not reach" in line.note for line in short_of)
 
 
 def test_samples_of_a_profile_are_told_apart_by_what_they_are_for() -> None:

@@ -20,7 +20,7 @@ K = 10
 METRICS: tuple[Any, ...] = ("l2", "ip", "cosine")
 PLANS: tuple[Any, ...] = ("links_in_memory", "links_on_disk")
 #: A worker that has one query at a time shares no read.
-ALONE = velo.OpenTuning(queries_in_flight=1)
+ALONE = velo.OpenTuning(queries_in_flight=1, cache_share=0.0)
 #: Nothing that an estimate says wrongly is left out.
 WIDE = SearchTuning(sigma=4.0)
 

@@ -41,7 +41,7 @@ def test_a_plan_is_what_an_open_does(sample: Any, sample_path: Any) -> None:
             if info["links_kept"] != row.links_kept:
                 continue
             assert row.memory_bytes["codes"] == info["memory_bytes"]["codes"]
-            assert row.memory_bytes["links"] == pytest.approx(info["memory_bytes"]["links"], rel=0.1)
+            assert row.memory_bytes["links"] == pytest.approx(info["memory_bytes"]["links"], rel=0.15)
             found = index.search(sample.queries, recall=0.95)
             assert found.expected.list_size == row.list_size
             if row.plan == "links_in_memory":  # with links on disk the cache takes some

@@ -159,7 +159,7 @@ def test_bits_that_are_given_stay() -> None:
     assert bits(memory_bits=2) == (2, 8)
     assert bits(memory_bits=6) == (6, 4)
     assert bits(search_memory="50%", memory_bits=2) == (2, 8)
-    assert bits(search_memory="50%", record_bits=0) == (6, 0)
+    assert bits(search_memory="50%", record_bits=0) == (4, 0)
 
 
 def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -> None:

@@ -88,8 +88,8 @@ def test_it_is_one_burst(index: velo.Index) -> None:
         assert sorted(found.ids.tolist()) == sorted(candidates.tolist())
         assert found.stats["expanded"].tolist() == [0]
         assert found.stats["estimates"][0] == 40
-        assert found.stats["rounds"].tolist() == [1]
-        assert found.stats["reads"][0] <= 40
+        assert found.stats["rounds"][0] <= 1  # none where all pages are in memory
+        assert found.stats["reads"][0] + found.stats["cache_hits"][0] <= 40
 
 
 def test_masks_of_many_queries_stay_small(index: velo.Index, monkeypatch: pytest.MonkeyPatch) -> None:

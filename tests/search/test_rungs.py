@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import PAGES, RUNGS, kind_of, links_in
+from tests.rungs import PAGES, RUNGS, budget_of, kind_of, links_in
 from velo import errors
 from velo.options import BuildOptions, page_codes_bytes_least
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
@@ -49,7 +49,10 @@ def test_a_rung_is_what_its_budget_opens_and_one_byte_less_does_not(rung: Any, t
     rows = synthetic_vectors(1_000, DIM, seed=5, intrinsic_dim=12)
     path = tmp_path / "i"
     velo.build(path, rows, calibrate=False, threads=1, **rung.build).close()
-    memory = rung.memory(path)
+    if rung.links:
+        with velo.open(path, memory=rung.memory(path), threads=1) as index:
+            assert (index.info()["memory_bytes"]["cache"] > 0) == (rung.cached > 0)
+    memory = budget_of(path, rung.links)
     assert links_in(path, memory) == rung.links
     if rung.links > 2 or rung.links == PAGES:
         assert links_in(path, memory - 1) < rung.links

@@ -101,7 +101,7 @@ def test_both_devices_find_the_same(sample: Any, sample_path: Path) -> None:
 
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
 def test_both_plans_reach_the_recall(plan: Any, sample: Any, sample_path: Path) -> None:
-    with velo.open(sample_path, plan=plan) as index:
+    with velo.open(sample_path, plan=plan, tuning=velo.OpenTuning(cache_share=0.0)) as index:
         assert index.info()["plan"] == plan
         result = index.search(sample.queries[:100], 10, list_size=100)
         assert recall_at_k(result.ids, sample.truth[:100], k=10) >= 0.95
@@ -145,9 +145,13 @@ def test_a_query_asked_again_is_answered_by_the_cache(plan: Any, sample: Any, sa
 
 def test_queries_in_flight_together_share_reads(sample: Any, sample_path: Path) -> None:
     many = np.repeat(sample.queries[:5], 40, axis=0)
-    with velo.open(sample_path, threads=1, tuning=velo.OpenTuning(queries_in_flight=1)) as index:
+    with velo.open(
+        sample_path, threads=1, tuning=velo.OpenTuning(queries_in_flight=1, cache_share=0.0)
+    ) as index:
         own = index.search(many, 10)
-    with velo.open(sample_path, threads=1, tuning=velo.OpenTuning(queries_in_flight=16)) as index:
+    with velo.open(
+        sample_path, threads=1, tuning=velo.OpenTuning(queries_in_flight=16, cache_share=0.0)
+    ) as index:
         assert index.info()["plan"] == "links_in_memory"
         together = index.search(many, 10)
     assert np.array_equal(own.ids, together.ids)

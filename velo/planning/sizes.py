@@ -58,8 +58,6 @@ class _Query(NamedTuple):
 
 #: With links of each vertex, by bits in memory (docs/results/budgets-sift1m.md; growth: from 100,000 on).
 _OWN_LINKS: Final = {
-    6: _Query(7.1, 1.1, 75.0, 1.19),
-    5: _Query(7.4, 1.2, 74.0, 1.19),
     4: _Query(8.2, 1.3, 65.0, 1.19),
     3: _Query(11.0, 1.5, 125.0, 1.34),
     2: _Query(15.7, 1.8, 142.0, 1.56),
@@ -74,6 +72,7 @@ _PAGES: Final = (
 )
 #: Of the pages that queries want, those found in memory where it holds such a share of all.
 _HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3, 0.42, 0.63, 0.8, 1.0))
+#: Fewer pages are not cached (zig/src/search/cache_plan.zig).
 _PAGES_SHARE_LEAST: Final = 0.05
 #: With links on disk; more bits were not measured.
 _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0, 285.0, 2.1)}
@@ -241,15 +240,16 @@ def size_plan(
     else:
         links = _links(budget // shards, own, dim, bits, options.links_kept)
         query = _query(options.memory_bits, links)
-        left = budget / rows - (code + _links_bytes(links, own) + directory / rows)
-        held = _pages_held(left / page) if links and links not in SHARED_LINKS else 0.0
-        query = query._replace(reads=query.reads * (1 - float(np.interp(held, *_HITS))))
         memory_parts = {
             "codes": rows * code,
             "links": rows * _links_bytes(links, own),
             "page directory": directory,
-            "cached pages": rows * page * held,
         }
+        pages = rows * page
+        left = budget - _summed(memory_parts)["total"]
+        if links and links not in SHARED_LINKS and left > _PAGES_SHARE_LEAST * pages:
+            memory_parts["cached pages"] = min(left, pages)
+            query = query._replace(reads=query.reads * (1 - float(np.interp(left / pages, *_HITS))))
     grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
     disk_parts = {
         "codes": rows * code,
@@ -313,11 +313,6 @@ def _links_bytes(links: int, rows: int) -> float:
     if links in SHARED_LINKS:
         return shared_links_bytes(links, rows)
     return links * link_bytes(rows) + LIST_BYTES if links else 0.0
-
-
-def _pages_held(share: float) -> float:
-    """Of the pages those in memory, where a budget leaves room for such a share (search/cache_plan.zig)."""
-    return min(1.0, share) if share > _PAGES_SHARE_LEAST else 0.0
 
 
 def _query(memory_bits: int, links: int) -> _Query:

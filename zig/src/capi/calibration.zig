@@ -18,7 +18,8 @@ pub const Expectation = extern struct {
     expanded: f32,
     records_scored: f32,
 
-    fn of(parameters: *const search.Parameters, reader: *const index.Reader, calibration: search.Calibration) Expectation {
+    /// `cached`: the share of pages that have room in memory.
+    fn of(parameters: *const search.Parameters, reader: *const index.Reader, calibration: search.Calibration, cached: f32) Expectation {
         var expectation: Expectation = std.mem.zeroes(Expectation);
         expectation.list_size = parameters.list_size;
         const whole = if (parameters.every) search.expected_of_every(reader, parameters) else if (parameters.scan) calibration.expected_of_scan() else null;
@@ -31,6 +32,10 @@ pub const Expectation = extern struct {
             expectation.expanded = expected.expanded;
             expectation.records_scored = expected.scored;
         }
+        if (parameters.every) return expectation;
+        // Of queries that ask for all pages alike; others read less.
+        expectation.reads *= 1 - cached;
+        if (cached == 1) expectation.rounds = 0;
         return expectation;
     }
 };
@@ -45,7 +50,7 @@ fn expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out:
     try self.enter();
     defer self.leave();
     const asked = try call.Asked.of(self, options);
-    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration()));
+    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration(), self.cached_share()));
 }
 
 pub const MemoryPlan = extern struct {
@@ -107,9 +112,5 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
     const calibration: search.Calibration = .of(self.reader.manifest(), plan, @max(chosen.links_kept, chosen.page_codes_kept));
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
-    var expected: Expectation = .of(&parameters, &self.reader, calibration);
-    // Of queries that ask for all pages alike; others read less.
-    expected.reads *= 1 - cached;
-    if (cached == 1) expected.rounds = 0;
-    common.write_versioned(Expectation, expected_out, &expected);
+    common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration, cached));
 }

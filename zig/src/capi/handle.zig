@@ -54,6 +54,12 @@ pub const Index = struct {
         return .of(self.reader.manifest(), self.shared.plan, @max(self.reader.links_kept, self.reader.page_codes_kept()));
     }
 
+    /// The share of pages that have room in memory.
+    pub fn cached_share(self: *const Index) f32 {
+        const cache = if (self.page_cache) |*own| own else return 0;
+        return @as(f32, @floatFromInt(cache.cache.slot_count())) / @as(f32, @floatFromInt(self.reader.pages_header.page_count));
+    }
+
     /// A filter that was made for another index is refused; `place` says which of several it is.
     pub fn check_filter(self: *const Index, filter: *const filter_room.Filter, place: i64) error{Reported}!void {
         const n = self.reader.n();
