@@ -260,6 +260,7 @@ typedef struct velo_index_info {
     int32_t page_links;            /* 1: pages hold neighbor lists, so links may stay on disk */
     int32_t page_codes;            /* 1: built with codes of pages */
     uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_PAGES */
+    int32_t cache_refused;         /* 1: the system refused memory for cached pages; searches read them */
 } velo_index_info;
 
 int32_t velo_index_info_get(velo_index *index, velo_index_info *info_out);

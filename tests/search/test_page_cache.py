@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,8 +66,12 @@ def test_answers_are_those_of_an_index_without_it(
         info = cached.info()
         assert info["memory_bytes"]["cache"] > 0
         assert info["memory_within_budget_bytes"] <= memory
+        expected = plain.search(queries[:20], K, exact=True)
         exact = cached.search(queries[:20], K, exact=True)
-        assert np.array_equal(exact.ids, plain.search(queries[:20], K, exact=True).ids)
+        assert np.array_equal(exact.ids, expected.ids)
+        assert np.array_equal(exact.distances, expected.distances)
+        every = cached.search(queries[:3], K, recall=1)
+        assert np.array_equal(every.ids, plain.search(queries[:3], K, recall=1).ids)
 
 
 def loaded(index: velo.Index, queries: AnyArray) -> velo.SearchResult:
@@ -86,6 +94,28 @@ def test_pages_load_in_the_background(made: tuple[Path, AnyArray]) -> None:
         assert found.stats["reads"].sum() == 0
         assert found.stats["cache_hits"].sum() > 0
         assert found.stats["rounds"].sum() == 0
+
+
+def test_stored_vectors_load_once_all_pages_fit(made: tuple[Path, AnyArray]) -> None:
+    path, queries = made
+    vectors_bytes = (path / "vectors.bin").stat().st_size
+    cached = []
+    for share in (0.5, 2.0):
+        memory = needed(path) + int(1.5 * (path / "pages.bin").stat().st_size + share * vectors_bytes)
+        with velo.open(path, memory=memory, threads=1) as index:
+            cached.append(index.info()["memory_bytes"]["cache"])
+            for _ in range(500):
+                found = index.search(queries, K, exact=True)
+                if share < 1 or found.stats["reads"].sum() + found.stats["shared_reads"].sum() == 0:
+                    break
+                time.sleep(0.01)
+            assert found.stats["cache_hits"].sum() > 0
+            if share > 1:
+                assert found.stats["reads"].sum() == 0
+                alone = index.search(queries[0], K, exact=True)
+                assert np.array_equal(alone.ids, found.ids[0])
+                assert np.array_equal(alone.distances, found.distances[0])
+    assert cached[1] > cached[0] + 0.2 * vectors_bytes
 
 
 @pytest.mark.parametrize("filter_", [None, {"n": 3}])
@@ -165,3 +195,48 @@ def test_a_damaged_page_is_named_however_often_it_is_asked_for(
                 except velo.CorruptIndexError as error:
                     failed += error.page is not None
             assert failed > 0
+
+
+_WITHIN_LIMITS = """
+import json, resource, sys
+import numpy as np
+import velo
+
+path, queries = sys.argv[1], np.load(sys.argv[2])
+found = []
+# Buffers of workers are smaller than the cache, so that a limit holds them and not it.
+tuning = velo.OpenTuning(queries_in_flight=1, queue_depth=1)
+with velo.open(path, threads=1, memory="400%", tuning=tuning):
+    pass  # what is loaded once is loaded now
+with open("/proc/self/statm") as file:
+    size = int(file.read().split()[0]) * resource.getpagesize()
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+for more in range(0, 64 << 20, 1 << 18):
+    resource.setrlimit(resource.RLIMIT_AS, (size + more, hard))
+    try:
+        with velo.open(path, threads=1, memory="400%", tuning=tuning) as index:
+            info = index.info()
+            ids = index.search(queries, 10).ids.tolist()
+            found.append((info["cache_refused"], info["memory_bytes"]["cache"], ids))
+    except (velo.VeloError, MemoryError, RuntimeError):
+        continue
+print(json.dumps(found))
+"""
+
+
+def test_memory_that_the_system_refuses_is_told_and_pages_are_read(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    vectors = random.normal(size=(20_000, 768)).astype(np.float32)
+    path, queries = tmp_path / "a.velo", tmp_path / "queries.npy"
+    # Pages are most of what opens.
+    options: Any = {"memory_bits": 1, "record_bits": 8, "page_links": False, "degree": 16}
+    velo.build(path, vectors, calibrate=False, **options).close()
+    np.save(queries, vectors[:3])
+    told = subprocess.run(
+        [sys.executable, "-c", _WITHIN_LIMITS, str(path), str(queries)], capture_output=True, check=True
+    )
+    found = json.loads(told.stdout)
+    assert {refused for refused, _, _ in found} == {False, True}
+    for refused, cache_bytes, ids in found:
+        assert refused == (cache_bytes == 0)
+        assert ids == found[-1][2]

@@ -132,7 +132,7 @@ def test_records_that_are_used_are_counted_where_it_is_asked_for(sample: Any, sa
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
 def test_a_query_asked_again_is_answered_by_the_cache(plan: Any, sample: Any, sample_path: Path) -> None:
     tuning = velo.OpenTuning(cache_share=0.5)
-    with velo.open(sample_path, plan=plan) as index:
+    with velo.open(sample_path, plan=plan, tuning=velo.OpenTuning(cache_share=0.0)) as index:
         without = index.search(sample.queries, 10, list_size=100)
     with velo.open(sample_path, plan=plan, memory=1.0, tuning=tuning) as index:
         index.search(sample.queries, 10, list_size=100)

@@ -102,6 +102,8 @@ def _print_info(one: dict[str, Any]) -> None:
         )
     out.print()
     out.print(memory)
+    if one["cache_refused"]:
+        out.print("the system refused memory for cached pages; searches read them")
     disk = table("disk:", "bytes", "B a vector")
     for name, size in (*one["disk_bytes"].items(), ("together", sum(one["disk_bytes"].values()))):
         disk.add_row(name, size_text(size), f"{size / max(1, n):.1f}")

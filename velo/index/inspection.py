@@ -84,7 +84,8 @@ class Inspection(Opened):
         dict
             Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
-            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``disk_bytes`` (by file),
+            ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``cache_refused`` (the system
+            refused memory for pages, so searches read them), ``disk_bytes`` (by file),
             ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
             what was changed since it was built, None where nothing was.
 
@@ -145,6 +146,7 @@ class Inspection(Opened):
             "memory_within_budget_bytes": sum(memory[part] for part in BUDGETED),
             "memory_beside_budget_bytes": sum(memory.values()) - sum(memory[part] for part in BUDGETED),
             "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
+            "cache_refused": any(one.cache_refused for one in infos),
             "disk_bytes": _disk_bytes(self._folder.at),
             "live": self._live_info(),
             "device": device_dict(info.device),

@@ -131,6 +131,7 @@ class ShardedIndex(Index):
             **{name: sum(info[name] for info in infos) for name in summed},
             **{name: _summed([info[name] for info in infos]) for name in ("memory_bytes", "column_bytes")},
             "memory_budget_bytes": None if None in budgets else sum(budgets),
+            "cache_refused": any(info["cache_refused"] for info in infos),
             "disk_bytes": {
                 f"{name}/{file}": size
                 for name, info in zip(self._names, infos, strict=True)

@@ -10,7 +10,6 @@ pub const Pin = record_cache.Pin;
 pub const slots_in = record_cache.slots_in;
 pub const PageCache = page_cache.PageCache;
 pub const PageCacheOptions = page_cache.Options;
-pub const pages_in = page_cache.pages_in;
 
 test {
     _ = page_cache;

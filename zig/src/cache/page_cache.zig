@@ -18,15 +18,20 @@ pub const Options = struct {
     /// For slots, their states, the mapping and the counters.
     budget_bytes: usize,
 
+    /// That have room.
+    pub fn pages(self: Options) u32 {
+        return record_cache.slots_in(self.of_cache());
+    }
+
+    /// What a cache takes that holds all of them.
+    pub fn bytes_of_all(self: Options) u64 {
+        return record_cache.bytes_of(self.of_cache()) + self.page_count;
+    }
+
     fn of_cache(self: Options) record_cache.Options {
         return .{ .vertex_count = self.page_count, .slot_bytes = self.page_size, .budget_bytes = self.budget_bytes -| self.page_count };
     }
 };
-
-/// Pages that have room within a budget.
-pub fn pages_in(options: Options) u32 {
-    return record_cache.slots_in(options.of_cache());
-}
 
 /// The counters are halved once queries have wanted so many pages for each page.
 const uses_per_page = 10;
@@ -36,6 +41,7 @@ const looked_at = 512;
 
 pub const PageCache = struct {
     cache: Cache,
+    page_count: u32,
     holds_all: bool,
     /// How often each page was wanted; empty where all pages have room.
     heat: []Atomic(u8),
@@ -50,7 +56,7 @@ pub const PageCache = struct {
         const holds_all = cache.holds_all();
         const heat = try base.alloc_untouched(allocator, Atomic(u8), if (holds_all) 0 else options.page_count);
         @memset(heat, .init(0));
-        return .{ .cache = cache, .holds_all = holds_all, .heat = heat };
+        return .{ .cache = cache, .page_count = options.page_count, .holds_all = holds_all, .heat = heat };
     }
 
     /// No page is held any more.
@@ -161,7 +167,7 @@ fn want(cache: *PageCache, page: u32) !bool {
 
 test "the budget yields the pages that it has room for" {
     for ([_]u32{ 0, 1, 7, 40 }) |slots| {
-        try testing.expectEqual(slots, pages_in(options_of(40, slots)));
+        try testing.expectEqual(slots, options_of(40, slots).pages());
         var cache: PageCache = try .init(testing.allocator, options_of(40, slots));
         defer cache.deinit();
         try testing.expectEqual(slots == 40, cache.holds_all);

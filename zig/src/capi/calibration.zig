@@ -50,7 +50,7 @@ fn expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out:
     try self.enter();
     defer self.leave();
     const asked = try call.Asked.of(self, options);
-    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration(), self.cached_share()));
+    common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration(), self.page_caches.share()));
 }
 
 pub const MemoryPlan = extern struct {
@@ -94,11 +94,11 @@ fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOpti
             chosen.links_kept = kept.kept;
             chosen.links_bytes = kept.bytes;
             const left_bytes = memory_bytes -| (chosen.codes_bytes + chosen.links_bytes + chosen.pages_bytes);
-            if (search.page_cache_within(&self.reader, left_bytes)) |cache| {
-                const pages: u64 = search.pages_in(cache);
-                chosen.cache_bytes = @min(left_bytes, pages * cache.page_size);
-                cached = @as(f32, @floatFromInt(pages)) / @as(f32, @floatFromInt(cache.page_count));
-            }
+            for (search.PageCaches.within(&self.reader, left_bytes), 0..) |within, file| if (within) |cache| {
+                const pages = cache.pages();
+                chosen.cache_bytes += pages * @as(u64, cache.page_size);
+                if (file == 0) cached = @as(f32, @floatFromInt(pages)) / @as(f32, @floatFromInt(cache.page_count));
+            };
         } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
     } else |err| {
         if (err != error.BudgetTooSmall) return common.report_index(err, &diagnostic);

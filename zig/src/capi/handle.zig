@@ -18,9 +18,11 @@ pub const Index = struct {
     /// What the workers know of it.
     part: *search.Part,
     cache: ?search.Cache,
-    page_cache: ?search.PageCache,
-    /// Fills it.
-    loader: ?search.PageLoader,
+    page_caches: search.PageCaches,
+    /// The system refused its memory.
+    cache_refused: bool,
+    /// Fills them.
+    loader: search.PageLoader,
     files: Files,
     memory_budget_bytes: u64,
     /// Calls under way; closing waits for them.
@@ -52,12 +54,6 @@ pub const Index = struct {
     /// What the build measured for the plan in use.
     pub fn calibration(self: *const Index) search.Calibration {
         return .of(self.reader.manifest(), self.shared.plan, @max(self.reader.links_kept, self.reader.page_codes_kept()));
-    }
-
-    /// The share of pages that have room in memory.
-    pub fn cached_share(self: *const Index) f32 {
-        const cache = if (self.page_cache) |*own| own else return 0;
-        return @as(f32, @floatFromInt(cache.cache.slot_count())) / @as(f32, @floatFromInt(self.reader.pages_header.page_count));
     }
 
     /// A filter that was made for another index is refused; `place` says which of several it is.
@@ -107,14 +103,14 @@ export fn velo_index_close(place: ?*?*Index) i32 {
     // In a child the workers do not exist; the parent's descriptors and memory end with the child.
     if (self.process != common.process()) return ok;
     self.closing.store(true, .release);
-    if (self.loader) |*loader| loader.stop();
+    self.loader.stop();
     // Ends what is under way; then no worker touches what goes away below.
     self.workers.engine.detach(self.part);
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
     self.workers.release();
     self.files.close();
     if (self.cache) |*cache| cache.deinit();
-    if (self.page_cache) |*cache| cache.deinit();
+    self.page_caches.deinit();
     self.completed.deinit();
     self.shared.deinit(common.allocator);
     self.reader.deinit();

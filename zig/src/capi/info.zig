@@ -1,6 +1,5 @@
 //! velo_index_info of velo.h: what an open index is, and what it keeps in memory.
 const std = @import("std");
-const search = @import("search");
 const common = @import("common.zig");
 const device = @import("device.zig");
 const handle_file = @import("handle.zig");
@@ -38,6 +37,7 @@ pub const IndexInfo = extern struct {
     page_links: i32,
     page_codes: i32,
     page_codes_kept: u32,
+    cache_refused: i32,
 };
 
 export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
@@ -74,7 +74,7 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .stores_vectors = @intFromBool(reader.vectors != null),
         .memory_codes_bytes = reader.memory_codes_bytes(),
         .memory_links_bytes = reader.memory_links_bytes(),
-        .memory_cache_bytes = bytes_of(self.cache) + bytes_of(self.page_cache),
+        .memory_cache_bytes = (if (self.cache) |*cache| cache.memory_bytes() else 0) + self.page_caches.memory_bytes(),
         .memory_pages_bytes = reader.memory_pages_bytes(),
         .memory_workers_bytes = self.workers.memory_bytes() + self.part.memory_bytes(),
         .memory_budget_bytes = self.memory_budget_bytes,
@@ -83,11 +83,8 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .page_links = @intFromBool(m.page_links),
         .page_codes = @intFromBool(m.page_codes),
         .page_codes_kept = reader.page_codes_kept(),
+        .cache_refused = @intFromBool(self.cache_refused),
     };
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);
-}
-
-fn bytes_of(cache: anytype) u64 {
-    return if (cache) |there| there.memory_bytes() else 0;
 }

@@ -110,9 +110,13 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     errdefer if (self.cache) |*cache| cache.deinit();
     if (self.cache) |*cache| self.shared.cache = cache;
     // Without it every search reads its pages, as info says.
-    self.page_cache = search.open_page_cache(common.allocator, &self.shared, cache_budget) catch null;
-    errdefer if (self.page_cache) |*cache| cache.deinit();
-    if (self.page_cache) |*cache| self.shared.page_cache = cache;
+    self.cache_refused = false;
+    self.page_caches = search.PageCaches.open(common.allocator, &self.shared, cache_budget) catch refused: {
+        self.cache_refused = true;
+        break :refused .{};
+    };
+    errdefer self.page_caches.deinit();
+    self.shared.page_caches = &self.page_caches;
     const direct = o.buffered == 0;
     self.files = try .open(path, self.reader.vectors != null, direct);
     errdefer self.files.close();
@@ -121,13 +125,9 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     self.closing = .init(false);
     self.memory_budget_bytes = o.memory_bytes;
     try find_workers(self, o, names.io, direct, threads);
-    self.loader = null;
+    self.loader = .{ .reader = &self.reader, .caches = &self.page_caches, .files = .{ self.files.pages.fd, self.files.vectors orelse -1 } };
     // Simulated reads are the engine's alone, so that a seed repeats.
-    if (self.workers.engine == .simulated) return;
-    if (self.page_cache) |*cache| {
-        self.loader = .{ .reader = &self.reader, .cache = cache, .file = self.files.pages.fd };
-        self.loader.?.start();
-    }
+    if (std.meta.activeTag(self.workers.engine) != .simulated) self.loader.start();
 }
 
 /// Those of another index where they are asked for and have the room that this one needs, else its own.

@@ -1,5 +1,4 @@
-//! The cache within a memory budget. It gets the remainder after codes, links and page directory: for records with links
-//! on disk, for whole pages with links in memory.
+//! The record cache within a memory budget. It gets the remainder after codes, links and page directory.
 const std = @import("std");
 const cache_room = @import("cache");
 const index = @import("index");
@@ -9,9 +8,6 @@ const Shared = @import("shared.zig").Shared;
 
 /// Below this many slots a cache holds nothing long enough to be met again.
 const slots_min = 64;
-
-/// A cache of fewer pages than one in so many changes nothing that a query would notice.
-const pages_share_least = 20;
 
 /// What was asked for when the index was opened.
 pub const Budget = struct {
@@ -50,24 +46,4 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
     if (cache.slot_count() >= slots_min) return cache;
     cache.deinit();
     return null;
-}
-
-/// Null where the plan has no page cache, or the budget leaves too few pages.
-pub fn open_page_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.PageCache {
-    const reader = shared.reader;
-    if (shared.plan != .links_in_memory or budget.share >= 0) return null;
-    const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
-    const left_bytes = if (budget.memory_bytes == 0) budget.pages_bytes else budget.memory_bytes -| used;
-    const options = page_cache_within(reader, left_bytes) orelse return null;
-    return try .init(allocator, options);
-}
-
-/// The page cache that fits into a budget; null if it holds too few pages.
-pub fn page_cache_within(reader: *const index.Reader, budget_bytes: u64) ?cache_room.PageCacheOptions {
-    const options: cache_room.PageCacheOptions = .{
-        .page_count = reader.pages_header.page_count,
-        .page_size = reader.pages_header.page_size,
-        .budget_bytes = @intCast(budget_bytes),
-    };
-    return if (cache_room.pages_in(options) > options.page_count / pages_share_least) options else null;
 }

@@ -6,6 +6,8 @@ const company = @import("company.zig");
 const job_file = @import("job.zig");
 const Job = job_file.Job;
 const parameters = @import("parameters.zig");
+const File = @import("search_state.zig").File;
+const Shared = @import("shared.zig").Shared;
 const Slot = @import("slot.zig").Slot;
 
 /// Places for callers that answer at the same time; more go to the workers.
@@ -41,11 +43,15 @@ pub const Direct = struct {
         if (job.count != 1) return false;
         for (job.parts) |*one| {
             const shared = one.part.shared;
-            const cache = shared.page_cache orelse return false;
-            if (!cache.is_complete()) return false;
-            if (one.parameters.exact and shared.reader.vectors != null) return false;
+            if (!is_complete(shared, .pages)) return false;
+            if (one.parameters.exact and shared.reader.vectors != null and !is_complete(shared, .vectors)) return false;
         }
         return true;
+    }
+
+    fn is_complete(shared: *const Shared, file: File) bool {
+        const cache = shared.page_cache_of(@intFromEnum(file)) orelse return false;
+        return cache.is_complete();
     }
 
     /// Answers the job; false where the workers have to.

@@ -1,15 +1,17 @@
-//! Fills a page cache in the background after an index was opened: sequential reads of a mebibyte bring all pages in a
+//! Fills page caches in the background after an index was opened: sequential reads of a mebibyte bring all pages in a
 //! fraction of the time that queries would take to ask for each of them. Queries read what has not come yet.
 //!
 //! Where some pages have no room, the pages of the vertices to which most links lead come first. A vertex that is near many
 //! others has many links to it and is an answer of many queries, so this needs no queries and nothing on disk; counts of
-//! real queries take over from there (cache/page_cache.zig).
+//! real queries take over from there (cache/page_cache.zig). Some pages of stored vectors are left to queries.
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
 const io = @import("io");
 const cache_room = @import("cache");
 const index = @import("index");
+const File = @import("search_state.zig").File;
+const PageCaches = @import("page_caches.zig").PageCaches;
 const assert = std.debug.assert;
 
 /// Bytes of one read.
@@ -19,15 +21,16 @@ const gap_max = 8;
 
 pub const PageLoader = struct {
     reader: *const index.Reader,
-    cache: *cache_room.PageCache,
-    /// pages.bin; open until `stop` has returned.
-    file: std.posix.fd_t,
+    caches: *PageCaches,
+    /// Open until `stop` has returned.
+    files: [io.file_count]std.posix.fd_t,
     stopping: std.atomic.Value(bool) = .init(false),
     thread: ?std.Thread = null,
 
     /// `self` stays where it is until `stop`. A system that has no thread left is no error: queries fill the cache.
     pub fn start(self: *PageLoader) void {
         assert(self.thread == null);
+        if (self.caches.of[0] == null) return;
         self.thread = std.Thread.spawn(.{ .stack_size = 256 * 1024 }, run, .{self}) catch null;
     }
 
@@ -48,20 +51,23 @@ pub const PageLoader = struct {
     }
 
     fn load(self: *PageLoader) error{OutOfMemory}!void {
-        var chosen = try base.BitSet.init(base.allocator, self.reader.pages_header.page_count);
-        defer chosen.deinit(base.allocator);
-        if (self.cache.holds_all) chosen.fill() else try self.choose(&chosen);
-        try self.read(&chosen);
+        for (&self.caches.of, std.enums.values(File)) |*of, file| {
+            const cache = if (of.*) |*own| own else continue;
+            var chosen = try base.BitSet.init(base.allocator, cache.page_count);
+            defer chosen.deinit(base.allocator);
+            if (cache.holds_all) chosen.fill() else if (file == .pages) try self.choose(cache, &chosen);
+            try self.read(cache, file, &chosen);
+        }
     }
 
     /// As many pages as have room, those that most links lead to.
-    fn choose(self: *PageLoader, chosen: *base.BitSet) error{OutOfMemory}!void {
-        const page_count = self.reader.pages_header.page_count;
+    fn choose(self: *PageLoader, cache: *cache_room.PageCache, chosen: *base.BitSet) error{OutOfMemory}!void {
+        const page_count = cache.page_count;
         const Page = struct { links: u32, number: u32 };
         const expected = try base.allocator.alloc(u32, page_count);
         defer base.allocator.free(expected);
         self.count_links(expected);
-        self.cache.expect(expected);
+        cache.expect(expected);
         const ranked = try base.allocator.alloc(Page, page_count);
         defer base.allocator.free(ranked);
         for (ranked, expected, 0..) |*page, links, number| page.* = .{ .links = links, .number = @intCast(number) };
@@ -70,7 +76,7 @@ pub const PageLoader = struct {
                 return if (a.links == b.links) a.number < b.number else a.links > b.links;
             }
         }.less);
-        for (ranked[0..self.cache.cache.slot_count()]) |page| chosen.insert(page.number);
+        for (ranked[0..cache.cache.slot_count()]) |page| chosen.insert(page.number);
     }
 
     /// Links that lead to the records of each page. A damaged list counts for none: the query that follows it says so.
@@ -86,8 +92,8 @@ pub const PageLoader = struct {
         }
     }
 
-    fn read(self: *PageLoader, chosen: *const base.BitSet) error{OutOfMemory}!void {
-        const page_size = self.reader.pages_header.page_size;
+    fn read(self: *PageLoader, cache: *cache_room.PageCache, file: File, chosen: *const base.BitSet) error{OutOfMemory}!void {
+        const page_size = cache.cache.slot_bytes;
         const together = @max(1, read_bytes / page_size);
         var buffer = try base.AlignedBytes.alloc(together * page_size + layout.adjacency.over_read_bytes, .{});
         defer buffer.free();
@@ -99,32 +105,39 @@ pub const PageLoader = struct {
                 end = next + 1;
                 next = chosen.next(end, true);
             }
-            const count = self.read_pages(begin, end, buffer.bytes);
+            const count = self.read_pages(file, page_size, begin, end, buffer.bytes);
             for (begin..begin + count) |page| {
-                if (chosen.contains(page)) self.keep(@intCast(page), buffer.bytes[(page - begin) * page_size ..][0..page_size]);
+                const bytes = buffer.bytes[(page - begin) * page_size ..][0..page_size];
+                // A damaged page stays out, so that the query that needs it reads it and reports it.
+                if (chosen.contains(page) and self.is_whole(file, @intCast(page), bytes)) _ = cache.try_insert(@intCast(page), bytes);
             }
             begin = next;
         }
     }
 
     /// How many of the pages came whole.
-    fn read_pages(self: *const PageLoader, begin: usize, end: usize, buffer: []align(base.memory.page_size) u8) usize {
-        const page_size = self.reader.pages_header.page_size;
+    fn read_pages(self: *const PageLoader, file: File, page_size: usize, begin: usize, end: usize, buffer: []align(base.memory.page_size) u8) usize {
+        const offset = switch (file) {
+            .pages => self.reader.pages_header.offset_of(@intCast(begin)),
+            .vectors => self.reader.vectors.?.geometry.offset_of(@intCast(begin)),
+        };
         const length = (end - begin) * page_size;
         var at: usize = 0;
         while (at < length) {
             // Direct reads begin at whole pages.
             at -= at % page_size;
-            const count = std.posix.pread(self.file, buffer[at..length], self.reader.pages_header.offset_of(@intCast(begin)) + at) catch break;
+            const count = std.posix.pread(self.files[@intFromEnum(file)], buffer[at..length], offset + at) catch break;
             if (count < page_size) break;
             at += count;
         }
         return at / page_size;
     }
 
-    /// A damaged page stays out, so that the query that needs it reads it and reports it.
-    fn keep(self: *PageLoader, page: u32, bytes: []const u8) void {
-        _ = layout.page.View.parse(bytes, self.reader.page_geometry(), self.reader.expected_page(page)) catch return;
-        _ = self.cache.try_insert(page, bytes);
+    fn is_whole(self: *const PageLoader, file: File, page: u32, bytes: []const u8) bool {
+        switch (file) {
+            .pages => _ = layout.page.View.parse(bytes, self.reader.page_geometry(), self.reader.expected_page(page)) catch return false,
+            .vectors => self.reader.vectors.?.geometry.check(bytes, page) catch return false,
+        }
+        return true;
     }
 };

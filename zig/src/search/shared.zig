@@ -5,6 +5,7 @@ const quant = @import("quant");
 const graph = @import("graph");
 const cache_room = @import("cache");
 const index = @import("index");
+const PageCaches = @import("page_caches.zig").PageCaches;
 const Ablations = @import("ablations.zig").Ablations;
 
 /// Entry points that a search looks at, at least, where there are so many: those of the nearest centers, whose distances a
@@ -19,8 +20,8 @@ pub const Shared = struct {
     plan: Plan,
     /// Null when the memory plan leaves nothing for it.
     cache: ?*cache_room.Cache = null,
-    /// Whole pages, by their numbers, where codes and links leave memory for them.
-    page_cache: ?*cache_room.PageCache = null,
+    /// Whole pages, where codes and links leave memory for them.
+    page_caches: ?*PageCaches = null,
     /// For `ablations.of` alone.
     ablations: if (base.ablations) Ablations else void = if (base.ablations) .{} else {},
     /// Vertices drawn evenly over the index, those of one center side by side: a search starts at the best of them around
@@ -81,6 +82,11 @@ pub const Shared = struct {
         const places = try allocator.alloc(u32, count);
         for (places, 0..) |*number, i| number.* = @intCast(i);
         return .{ .reader = reader, .plan = plan, .entries = entries, .entry_starts = starts, .center_norms2 = norms2, .entry_memory = memory, .entry_codes = codes, .entry_places = places };
+    }
+
+    pub inline fn page_cache_of(self: *const Shared, file: usize) ?*cache_room.PageCache {
+        const caches = self.page_caches orelse return null;
+        return if (caches.of[file]) |*cache| cache else null;
     }
 
     pub fn deinit(self: *Shared, allocator: std.mem.Allocator) void {

@@ -72,15 +72,17 @@ pub const Slot = struct {
     /// Hands a page that a leg wants to it from the page cache; false where the page is not in it.
     pub fn use_cached(self: *Slot, leg: *Leg, file: File, page: u32) bool {
         const shared = leg.search.shared;
-        const cache = shared.page_cache orelse return false;
-        if (file != .pages) return false;
+        const cache = shared.page_cache_of(@intFromEnum(file)) orelse return false;
         const held = cache.find(page) orelse return false;
         defer cache.release(held);
-        const view: layout.page.View = .of(held.bytes, shared.reader.page_geometry(), shared.reader.expected_page(page));
+        const arrived: Arrived = switch (file) {
+            .pages => .{ .view = .of(held.bytes, shared.reader.page_geometry(), shared.reader.expected_page(page)) },
+            .vectors => .{ .vectors = held.bytes },
+        };
         leg.search.round.advance();
         leg.search.cost.cache_hits += 1;
         // Nothing is held where links are in memory, so there is no buffer to tell apart.
-        const fate = self.use(leg, file, page, .{ .view = view }, 0);
+        const fate = self.use(leg, file, page, arrived, 0);
         assert(fate.? == .free);
         leg.due = true;
         return true;

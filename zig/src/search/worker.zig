@@ -397,7 +397,7 @@ pub fn Worker(comptime Device: type) type {
             const page: u32 = @truncate(read.context);
             const buffer: u32 = @intCast(read - self.reads.ptr);
             const arrived = look_at(read, self.sources[buffer], page);
-            if (arrived == .view) if (self.sources[buffer].shared.page_cache) |cache| {
+            if (arrived == .view or arrived == .vectors) if (self.sources[buffer].shared.page_cache_of(read.file)) |cache| {
                 _ = cache.try_insert(page, read.data());
             };
             var from: u32 = 0;

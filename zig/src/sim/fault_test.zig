@@ -194,10 +194,10 @@ fn run_one(fixture: *Fixture, seed: u64, rights: *const Rights, tally: *Tally) !
     shared.cache = if (cache) |*own| own else null;
     defer shared.cache = null;
     // Of pages: it changes nothing but what is read.
-    var page_cache = if (prng.below(2) == 0 or plans[which] != .links_in_memory) null else try running_file.page_cache_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(10)));
-    defer if (page_cache) |*own| own.deinit();
-    shared.page_cache = if (page_cache) |*own| own else null;
-    defer shared.page_cache = null;
+    var page_caches: search.PageCaches = if (prng.below(2) == 0 or plans[which] != .links_in_memory) .{} else try running_file.page_caches_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(10)));
+    defer page_caches.deinit();
+    shared.page_caches = &page_caches;
+    defer shared.page_caches = null;
     const running: Running = try .init(shared, .{
         .threads = 1 + @as(u32, @intCast(prng.below(3))),
         .queries_in_flight = 1 + @as(u32, @intCast(prng.below(8))),

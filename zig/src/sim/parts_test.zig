@@ -222,19 +222,19 @@ test "thousands of runs of several parts under faults: the right answer or an er
         var prng = base.Prng.init(seed);
         const exact = prng.below(2) == 0;
         var caches: [sizes.len]?cache_room.Cache = @splat(null);
-        var page_caches: [sizes.len]?cache_room.PageCache = @splat(null);
+        var page_caches: [sizes.len]search.PageCaches = @splat(.{});
         var cached = false;
-        defer for (&caches, &page_caches, &parts.shared) |*cache, *page_cache, *shared| {
+        defer for (&caches, &page_caches, &parts.shared) |*cache, *of_pages, *shared| {
             shared.cache = null;
-            shared.page_cache = null;
+            shared.page_caches = null;
             if (cache.*) |*own| own.deinit();
-            if (page_cache.*) |*own| own.deinit();
+            of_pages.deinit();
         };
         // Of pages: it changes nothing but what is read.
         for (&page_caches, &parts.shared) |*cache, *shared| {
             if (prng.below(2) == 0 or shared.plan != .links_in_memory) continue;
-            cache.* = try running_file.page_cache_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(8)));
-            shared.page_cache = &cache.*.?;
+            cache.* = try running_file.page_caches_of(shared.reader, @as(usize, 1) << @intCast(14 + prng.below(8)));
+            shared.page_caches = cache;
         }
         for (&caches, &parts.shared, sizes) |*cache, *shared, size| {
             if (prng.below(2) == 0) continue;

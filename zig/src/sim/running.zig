@@ -1,6 +1,5 @@
 //! An index of made rows, and an engine over it on the simulated device, for tests.
 const std = @import("std");
-const cache_room = @import("cache");
 const index = @import("index");
 const search = @import("search");
 const SimulatedDevice = @import("device.zig").SimulatedDevice;
@@ -50,8 +49,16 @@ pub fn options_of(plan: search.Plan) index.reader.Options {
     return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .pages) .always else .never };
 }
 
-pub fn page_cache_of(reader: *const index.Reader, budget_bytes: usize) !?cache_room.PageCache {
-    return try .init(testing.allocator, .{ .page_count = reader.pages_header.page_count, .page_size = reader.pages_header.page_size, .budget_bytes = budget_bytes });
+/// Caches of pages.bin and vectors.bin, each within the budget.
+pub fn page_caches_of(reader: *const index.Reader, budget_bytes: usize) !search.PageCaches {
+    var caches: search.PageCaches = .{};
+    errdefer caches.deinit();
+    const stored = reader.vectors.?.geometry;
+    caches.of = .{
+        try .init(testing.allocator, .{ .page_count = reader.pages_header.page_count, .page_size = reader.pages_header.page_size, .budget_bytes = budget_bytes }),
+        try .init(testing.allocator, .{ .page_count = @intCast(stored.page_count(reader.n())), .page_size = stored.page_size, .budget_bytes = budget_bytes }),
+    };
+    return caches;
 }
 
 /// An index of `rows`, which are put into the order of its vertices: external ids are not this room's matter.

@@ -123,9 +123,9 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
     });
     defer if (cache) |*own| own.deinit();
     if (cache) |*own| shared.cache = own;
-    var page_cache = if (setting.page_cache_bytes == 0) null else try running_file.page_cache_of(&reader, setting.page_cache_bytes);
-    defer if (page_cache) |*own| own.deinit();
-    if (page_cache) |*own| shared.page_cache = own;
+    var page_caches: search.PageCaches = if (setting.page_cache_bytes == 0) .{} else try running_file.page_caches_of(&reader, setting.page_cache_bytes);
+    defer page_caches.deinit();
+    shared.page_caches = &page_caches;
     shared.ablations = setting.ablations;
     const file = try reader.dir.openFile(index.reader.file_pages, .{});
     defer file.close();
