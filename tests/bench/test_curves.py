@@ -117,7 +117,7 @@ def test_every_line_of_the_table_renders_from_nothing_and_from_full_curves(tmp_p
     found: dict[str, sections.Results] = {
         name: {"section": name, **curve}
         for name in (
-            *(f"velo{share}" for share in (15, 20, 25, 30)),
+            *(f"velo{share}" for share in (15, 20, 25, 30, 45)),
             *("peer-hnswlib", "peer-diskannpy", "tmpfs", "growth", "bounded_build"),
         )
     }

@@ -1,6 +1,7 @@
 """What can be chosen when building, opening and searching, checked before the library sees it."""
 
 from velo.options.bits import (
+    LINKS_ENOUGH,
     LINKS_STEPS,
     SHARED_LINKS,
     bits_around,
@@ -45,6 +46,7 @@ __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
+    "LINKS_ENOUGH",
     "LINKS_KEPT_USUAL",
     "LINKS_STEPS",
     "METRIC_CODES",

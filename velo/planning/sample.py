@@ -23,7 +23,7 @@ from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError
 from velo.folder.replace import os_failure
 from velo.formats.source import ArraySource, FileSource, Source, native_dtype
 from velo.index import Index, open_index
-from velo.options import LINKS_STEPS, SHARED_LINKS, BuildOptions, OpenTuning
+from velo.options import LINKS_ENOUGH, LINKS_STEPS, SHARED_LINKS, BuildOptions, OpenTuning
 from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
@@ -112,14 +112,15 @@ class Sample:
             raise KeyboardInterrupt from None  # a build would say that its work stays
 
     def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
-        """That index with as many links in memory as the whole one would keep within `budget_bytes`."""
+        """That index with the links and pages in memory that the whole one would keep in `budget_bytes`."""
         built, page_links = None, True
         for links in (None, *LINKS_STEPS, *SHARED_LINKS):
             if links is None or built is None or (links < built and built >= LINKS_STEPS[-1]):
-                tuning = OpenTuning(links_kept=links)
+                tuning = OpenTuning(links_kept=links, cache_share=0.0)
                 index = open_index(folder, threads=threads, plan="links_in_memory", tuning=tuning)
-                if self.resident_bytes(index) <= budget_bytes:
-                    return index
+                resident = self.resident_bytes(index)
+                if resident <= budget_bytes and index.info()["links_kept"] <= LINKS_ENOUGH:
+                    return self._with_pages(index, budget_bytes - resident)
                 built, page_links = index.info()["links_built"], index.info()["page_links"]
                 index.close()
         if not page_links:  # whoever asked sees that it takes too much
@@ -127,6 +128,16 @@ class Sample:
                 folder, threads=threads, tuning=OpenTuning(links_kept=min(LINKS_STEPS[-1], built or 1))
             )
         return open_index(folder, threads=threads, plan="links_on_disk")
+
+    def _with_pages(self, index: Index, left_bytes: float) -> Index:
+        """The same with the pages that the whole index would keep in what its codes and links leave."""
+        info = index.info()
+        index.close()
+        memory = info["memory_within_budget_bytes"] + int(left_bytes * len(self.rows) / self.n)
+        tuning = OpenTuning(links_kept=info["links_kept"])
+        return open_index(
+            info["path"], threads=info["threads"], plan="links_in_memory", memory=memory, tuning=tuning
+        )
 
     def resident_bytes(self, index: Index) -> float:
         """What codes, links and page directory of the whole index would take, by those of this one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import velo
-from bench.peers.protocol import System, run
+from bench.peers.protocol import System, run, status_bytes
 from bench.peers.velo import ablations
 from velo.building.build import build_shard
 from velo.building.queries import query_sample
@@ -32,6 +33,14 @@ FACTS = (
 )
 #: What of a setting goes to the search as it is.
 ASKED = ("list_size", "recall", "exact")
+
+
+def wait_for_pages() -> None:
+    """Until those that load in the background have come: the process grows no more."""
+    before = 0
+    while (now := status_bytes("VmRSS")) > before + (1 << 20):
+        before = now
+        time.sleep(0.4)
 
 
 class Velo(System):
@@ -85,6 +94,8 @@ class Velo(System):
                 ablations.apply(without)
             self.index = velo.open(self.path, threads=self.threads, **how)
             self.opened = how, without
+            if self.index.info()["memory_bytes"]["cache"] > 0:
+                wait_for_pages()
         self.asked = {name: point[name] for name in ASKED if name in point}
         self.asked["tuning"] = velo.SearchTuning(sigma=point.get("sigma"), **point.get("search_tuning", {}))
 
