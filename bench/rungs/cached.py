@@ -59,7 +59,8 @@ def _answers(context: Context, placed: Placed) -> Numbers:
         rows = np.sort(chosen)
         found = index.search(np.ascontiguousarray(dataset.base[rows]), _K + 1, list_size=_LIST_SIZE)
     kept = [ids[ids != own][:_K] for ids, own in zip(found.ids, rows, strict=True)]
-    return vertex_of[np.stack(kept)]
+    answers: Numbers = vertex_of[np.stack(kept)]
+    return answers
 
 
 def _hottest(heat: Any, count: int) -> Any:
