@@ -152,7 +152,9 @@ def test_build_in_shards(files: Path, tmp_path: Path) -> None:
 
 
 def test_search_measures_recall(built: Path, files: Path) -> None:
-    told = document("search", built, files / "queries.npy", "--truth", files / "truth.bin", "-k", 10)
+    told = document(
+        "search", built, files / "queries.npy", "--truth", files / "truth.bin", "-k", 10, "--memory", "20%"
+    )
     assert told["recall"] >= 0.9
     assert told["queries"] == 50
     assert np.shape(told["ids"]) == (50, 10)
@@ -164,7 +166,7 @@ def test_search_measures_recall(built: Path, files: Path) -> None:
 
 def test_search_with_a_filter_of_each_query(built: Path, files: Path) -> None:
     asked = ("--filter", '{"label": "@label"}', "--query-table", files / "asked.parquet")
-    truth = ("--truth", files / "truth_label.bin")
+    truth = ("--truth", files / "truth_label.bin", "--memory", "20%")
     early = document("search", built, files / "queries.npy", *asked, *truth)
     assert early["recall"] >= 0.9
     late = document("search", built, files / "queries.npy", *asked, *truth, "--filter-plan", "late")

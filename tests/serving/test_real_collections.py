@@ -200,11 +200,12 @@ def test_one_damaged_shard_makes_answers_partial(named: Path, vectors: np.ndarra
 
     copy = tmp_path / "damaged.velo"
     shutil.copytree(named, copy)
-    backend = open_local_backend(copy, threads=1)
     pages = copy / "shard-00002" / "pages.bin"
     with pages.open("r+b") as file:
-        size = pages.stat().st_size
-        file.write(b"\x55" * size)
+        head_bytes = 4096  # opening reads it
+        file.seek(head_bytes)
+        file.write(b"\x55" * (pages.stat().st_size - head_bytes))
+    backend = open_local_backend(copy, threads=1)
     result = ask(backend, vectors[:4], 3, list_size=100)
     assert (result.shards_answered, result.shards_total, result.partial) == (2, 3, True)
     assert result.failures[0]["shard"] == "2"
