@@ -168,9 +168,9 @@ def test_the_sample_reaches_each_recall_in_every_plan(sample: Any, tmp_path: Pat
     # One thread: what several build differs from run to run, and so would what is compared.
     velo.build(path, sample.base, threads=1).close()
     plans: list[dict[str, Any]] = [
-        {"memory": "20%"},
+        {"memory": "20%", "tuning": velo.OpenTuning(cache_share=0.0)},
         {"plan": "links_on_disk"},
-        {"tuning": velo.OpenTuning(links_kept=12)},
+        {"tuning": velo.OpenTuning(links_kept=12, cache_share=0.0)},
     ]
     for plan in plans:
         with velo.open(path, **plan) as index:

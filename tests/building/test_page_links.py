@@ -39,7 +39,7 @@ def test_pages_hold_more_records_and_searches_read_less(vectors: Any, without: P
     truth = brute_force(vectors[:ROWS], queries, K).ids
     seen = {}
     for path in (without, beside):
-        with velo.open(path) as index:
+        with velo.open(path, tuning=velo.OpenTuning(cache_share=0.0)) as index:
             info = index.info()
             result = index.search(queries, K, list_size=64)
         found = (
