@@ -190,7 +190,7 @@ test "pages that many queries want stay while others pass" {
     try testing.expect(hits > 9_500);
 }
 
-test "what was expected stands in for what was counted, until queries say otherwise" {
+test "expected uses decide until queries were counted" {
     var cache: PageCache = try .init(testing.allocator, options_of(100, 20));
     defer cache.deinit();
     var expected: [100]u32 = undefined;

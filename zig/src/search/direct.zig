@@ -18,7 +18,7 @@ pub const Direct = struct {
     free: std.atomic.Value(Places),
     /// Of a part's legs the one of the first place.
     first_leg: usize,
-    /// Of each place, room for what a delta finds.
+    /// Of each place, room for the hits of a delta.
     hits: []job_file.Delta.Hit,
 
     pub fn count_of(threads: u32) u32 {

@@ -1,5 +1,5 @@
 //! Fills page caches in the background after an index was opened: sequential reads of a mebibyte bring all pages in a
-//! fraction of the time that queries would take to ask for each of them. Queries read what has not come yet.
+//! fraction of the time that queries would take to ask for each of them. Until a page has come, queries read it themselves.
 //!
 //! Where some pages have no room, the pages of the vertices to which most links lead come first. A vertex that is near many
 //! others has many links to it and is an answer of many queries, so this needs no queries and nothing on disk; counts of
