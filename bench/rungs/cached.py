@@ -1,4 +1,4 @@
-"""What memory above codes and links is worth: pages or single records, ranked by links or by answers."""
+"""Simulates a cache above codes and links: whole pages or records, ranked by links or by answers."""
 
 from __future__ import annotations
 

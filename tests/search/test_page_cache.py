@@ -75,7 +75,7 @@ def test_answers_are_those_of_an_index_without_it(
 
 
 def loaded(index: velo.Index, queries: AnyArray) -> velo.SearchResult:
-    """What an index finds once all of its pages are in memory."""
+    """Search until no query reads, and return the last result."""
     for _ in range(500):
         found = index.search(queries, K)
         if found.stats["reads"].sum() + found.stats["shared_reads"].sum() == 0:

@@ -130,7 +130,7 @@ class Sample:
         return open_index(folder, threads=threads, plan="links_on_disk")
 
     def _with_pages(self, index: Index, left_bytes: float) -> Index:
-        """The same with the pages that the whole index would keep in what its codes and links leave."""
+        """The same index with a page cache of its share of the remaining budget."""
         info = index.info()
         index.close()
         memory = info["memory_within_budget_bytes"] + int(left_bytes * len(self.rows) / self.n)

@@ -7,7 +7,6 @@ pub const Cache = record_cache.Cache;
 pub const Options = record_cache.Options;
 pub const Policy = record_cache.Policy;
 pub const Pin = record_cache.Pin;
-pub const slots_in = record_cache.slots_in;
 pub const PageCache = page_cache.PageCache;
 pub const PageCacheOptions = page_cache.Options;
 

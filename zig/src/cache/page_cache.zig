@@ -18,12 +18,12 @@ pub const Options = struct {
     /// For slots, their states, the mapping and the counters.
     budget_bytes: usize,
 
-    /// That have room.
+    /// The number of pages that fit into the budget.
     pub fn pages(self: Options) u32 {
         return record_cache.slots_in(self.of_cache());
     }
 
-    /// What a cache takes that holds all of them.
+    /// The size of a cache that holds all pages.
     pub fn bytes_of_all(self: Options) u64 {
         return record_cache.bytes_of(self.of_cache()) + self.page_count;
     }
@@ -59,7 +59,7 @@ pub const PageCache = struct {
         return .{ .cache = cache, .page_count = options.page_count, .holds_all = holds_all, .heat = heat };
     }
 
-    /// No page is held any more.
+    /// The caller has released all pages.
     pub fn deinit(self: *PageCache) void {
         base.free_untouched(self.cache.allocator, self.heat);
         self.cache.deinit();
@@ -69,14 +69,14 @@ pub const PageCache = struct {
         return self.cache.memory_bytes() + self.heat.len;
     }
 
-    /// Whether every page is in it, and stays.
+    /// Whether the cache contains every page, and evicts none.
     pub fn is_complete(self: *const PageCache) bool {
         return self.holds_all and self.cache.free_count.load(.monotonic) == 0;
     }
 
     pub const Held = struct { bytes: []const u8, pin: ?Pin };
 
-    /// The page if it is there; it stays until `release`.
+    /// The page if it is cached. It stays until `release`.
     pub inline fn find(self: *PageCache, page: u32) ?Held {
         if (self.holds_all) return .{ .bytes = self.cache.look(page) orelse return null, .pin = null };
         self.count(page);
@@ -96,13 +96,13 @@ pub const PageCache = struct {
         return self.cache.try_insert(page, bytes);
     }
 
-    /// How often queries are expected to want each page, before the first of them has: any numbers that compare.
+    /// Initial counters, in any unit: the expected number of uses of each page.
     pub fn expect(self: *PageCache, expected: []const u32) void {
         if (self.holds_all) return;
         assert(expected.len == self.heat.len);
         var sum: u64 = 0;
         for (expected) |one| sum += one;
-        // As much as one period of queries says.
+        // Scaled to the mean of one period.
         const mean = @max(1, sum / expected.len);
         for (self.heat, expected) |*heat, one| heat.store(@intCast(@min(heat_max, @as(u64, one) * uses_per_page / mean)), .monotonic);
     }
@@ -112,7 +112,7 @@ pub const PageCache = struct {
     fn count(self: *PageCache, page: u32) void {
         const heat = &self.heat[page];
         const before = heat.load(.monotonic);
-        // Another thread's count may be lost, which changes nothing that matters.
+        // A concurrent increment may be lost; the counter is an estimate.
         if (before < heat_max) heat.store(before + 1, .monotonic);
         if (self.uses.fetchAdd(1, .monotonic) + 1 != uses_per_page * self.heat.len) return;
         self.uses.store(0, .monotonic);

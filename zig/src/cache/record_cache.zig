@@ -86,7 +86,7 @@ pub fn slots_in(options: Options) u32 {
     return @intCast(@min(fitting, options.vertex_count, slots_max));
 }
 
-/// What a cache with a slot for every record takes, a little more than less.
+/// An upper bound of the size of a cache with a slot for every record.
 pub fn bytes_of(options: Options) u64 {
     const stride = std.mem.alignForward(u32, options.slot_bytes, slot_alignment);
     return @as(u64, options.vertex_count) * (stride + @sizeOf(Slot) + @sizeOf(u32)) + padding_bytes + base.memory.page_size;

@@ -79,7 +79,7 @@ pub const PageLoader = struct {
         for (ranked[0..cache.cache.slot_count()]) |page| chosen.insert(page.number);
     }
 
-    /// Links that lead to the records of each page. A damaged list counts for none: the query that follows it says so.
+    /// Links that lead to the records of each page. A damaged list is skipped; a query that decodes it reports it.
     fn count_links(self: *const PageLoader, counts: []u32) void {
         @memset(counts, 0);
         const links = if (self.reader.links) |*there| there else return;

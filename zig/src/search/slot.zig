@@ -17,7 +17,7 @@ const assert = std.debug.assert;
 /// Reads that a query may repeat before it gives up.
 const retries_max = 8;
 
-/// What a read brought.
+/// The result of a read.
 pub const Arrived = union(enum) {
     view: layout.page.View,
     vectors: []const u8,
@@ -88,8 +88,8 @@ pub const Slot = struct {
         return true;
     }
 
-    /// What becomes of the buffer, as far as this query goes; null where it wants the page read again. A page that stays
-    /// damaged ends the query.
+    /// Hands a page to the query and returns the fate of its buffer; null asks for another read. A page that is still
+    /// damaged after all retries ends the query.
     pub fn use(self: *Slot, leg: *Leg, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
         if (self.outcome != .ok) return .free;
         self.outcome = switch (arrived) {
@@ -110,7 +110,7 @@ pub const Slot = struct {
         return .free;
     }
 
-    /// Into the arrays of the job. `room` takes what a delta finds.
+    /// Into the arrays of the job. `room` holds the hits of a delta.
     pub fn write_answer(self: *const Slot, legs: company.Legs, room: []job_file.Delta.Hit) void {
         const answers = self.job.answers;
         const q: usize = @intCast(self.query);
