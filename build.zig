@@ -1,4 +1,4 @@
-//! Builds libvelo.so, its twins for tests and benches, and the tests. The `rooms` table below is the architecture: one Zig module
+//! Builds libvelo.so, its twin for tests, and the tests. The `rooms` table below is the architecture: one Zig module
 //! per room, so an import that the table does not list does not compile.
 const std = @import("std");
 
@@ -38,8 +38,6 @@ const Builder = struct {
     optimize: std.builtin.OptimizeMode,
     strip: bool,
     sanitize_thread: bool,
-    /// What base.ablations says: compiles what searches are compared with.
-    ablations: bool,
     liburing: []const u8,
     kernel_objects: []const *std.Build.Step.Compile,
 
@@ -62,9 +60,6 @@ const Builder = struct {
             for (room.imports) |name| m.addImport(name, map.get(name).?);
             map.put(room.name, m) catch @panic("OOM");
         }
-        const options = self.b.addOptions();
-        options.addOption(bool, "ablations", self.ablations);
-        map.get("base").?.addOptions("build_options", options);
         for (self.kernel_objects) |object| map.get("base").?.addObject(object);
         self.add_liburing(map.get("io").?);
         return map;
@@ -169,19 +164,15 @@ pub fn build(b: *std.Build) void {
         .optimize = optimize,
         .strip = b.option(bool, "strip", "leave symbols out (default: unless Debug); perf and callgrind need them") orelse (optimize != .Debug),
         .sanitize_thread = false,
-        .ablations = false,
         .liburing = find_liburing(b, target.result.cpu.arch),
         .kernel_objects = kernel_objects(b, target),
     };
 
-    // The shipped library, and two twins behind the same ABI: with the simulated device (tests), and with what searches are
-    // compared with (benches).
-    for ([_]struct { name: []const u8, simulated: bool = false, ablations: bool = false }{
-        .{ .name = "velo" },
+    // The shipped library, and a twin behind the same ABI for tests, with the simulated device.
+    for ([_]struct { name: []const u8, simulated: bool }{
+        .{ .name = "velo", .simulated = false },
         .{ .name = "velo_sim", .simulated = true },
-        .{ .name = "velo_bench", .ablations = true },
     }) |kind| {
-        builder.ablations = kind.ablations;
         const map = builder.modules();
         const root = map.get("capi").?;
         const options = b.addOptions();
@@ -199,7 +190,6 @@ pub fn build(b: *std.Build) void {
 
     // `zig build test` runs every room's tests, `zig build test-quant` one room's; `-- NAME` filters.
     const test_all = b.step("test", "Run the tests of every room");
-    builder.ablations = true;
     const map = builder.modules();
     for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, .{ .long = long });
 

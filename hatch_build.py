@@ -138,16 +138,12 @@ def install_library(root: Path, prefix: Path) -> None:
 
 
 def main() -> None:
-    """Build into the working tree; ``--sim`` and ``--bench`` add twins of the library to
-    zig-out/lib, which only tests and benches use.
-    """
+    """Build into the working tree; ``--sim`` adds a twin of the library for tests to zig-out/lib."""
     parser = argparse.ArgumentParser(description="Compile libvelo into velo/_native.")
     parser.add_argument("--sim", action="store_true", help="also build zig-out/lib/libvelo_sim.so")
-    parser.add_argument("--bench", action="store_true", help="also build zig-out/lib/libvelo_bench.so")
     arguments = parser.parse_args()
     root = Path(__file__).resolve().parent
-    twins = {"libvelo_sim": arguments.sim, "libvelo_bench": arguments.bench}
-    steps = ("libvelo", *(name for name, wanted in twins.items() if wanted))
+    steps = ("libvelo", "libvelo_sim") if arguments.sim else ("libvelo",)
     compile_libraries(root, steps, root / "zig-out", root / ".zig-cache", target_arch())
     install_library(root, root / "zig-out")
 

@@ -218,7 +218,7 @@ typedef struct velo_open_options {
     uint64_t simulated_seed;       /* libvelo_sim only: seed of the fault plan */
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
     uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
-    double cache_share;            /* share of memory_bytes for record slots, 0..1; negative = by plan */
+    double cache_share;            /* share of memory_bytes for a cache: of pages, or of records with links on disk; negative = by plan */
     velo_index *workers_of;        /* search with the workers of this index, whose threads, queues and device are used
                                     * then, and stay for as long as one of their indexes is open; NULL = workers of its own */
     uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */

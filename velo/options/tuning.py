@@ -31,7 +31,7 @@ class OpenTuning:
     buffered : bool
         Read through the system's page cache even where O_DIRECT works.
     cache_share : float, optional
-        Share of the budget for the record cache, at most 0.95.
+        Share of the budget for the cache, at most 0.95: of pages, or of records with links on disk.
     simulated_seed, simulated_faults : int
         For the simulated device of the test library.
     """

@@ -24,9 +24,6 @@ pub const nowMicros = clock.nowMicros;
 
 pub const limits = @import("limits.zig");
 
-/// Whether what searches are compared with is compiled: in libvelo_bench and in tests, not in the shipped library.
-pub const ablations = @import("build_options").ablations;
-
 test {
     _ = memory;
     _ = @import("prng.zig");

@@ -5,7 +5,6 @@ const record_cache = @import("record_cache.zig");
 
 pub const Cache = record_cache.Cache;
 pub const Options = record_cache.Options;
-pub const Policy = record_cache.Policy;
 pub const Pin = record_cache.Pin;
 pub const PageCache = page_cache.PageCache;
 pub const PageCacheOptions = page_cache.Options;

@@ -20,8 +20,6 @@
 //! - Nothing is allocated after `init`.
 const std = @import("std");
 const base = @import("base");
-const eviction = @import("eviction.zig");
-pub const Policy = eviction.Policy;
 const assert = std.debug.assert;
 const Atomic = std.atomic.Value;
 
@@ -31,8 +29,6 @@ pub const Options = struct {
     budget_bytes: usize,
     /// The longest record that is kept; longer ones are never cached.
     slot_bytes: u32,
-    policy: Policy = .clock,
-    seed: u64 = 0,
 };
 
 /// A record that stays in place until `release`.
@@ -58,7 +54,7 @@ pub const Slot = struct {
     /// These two belong to the owner while Locked, and do not change while Occupied or Marked.
     vertex: u32,
     length: u32,
-    /// Free: the next slot of the free list. Otherwise `eviction.on_use` may note here when it was last used.
+    /// Free: the next slot of the free list.
     link: Atomic(u32),
 };
 
@@ -71,6 +67,9 @@ pub const no_slot: u32 = std.math.maxInt(u32);
 const slot_alignment = 16;
 /// Kernels may read so far past the end of a record.
 const padding_bytes = 64;
+/// Slots that one eviction looks at, at most: it then gives up, the record is not kept, and the next one goes on from
+/// there. Bounds the time that a query can lose here.
+const steps_max = 1024;
 comptime {
     assert(@sizeOf(Slot) == 16);
     assert(slots_max < coming);
@@ -94,7 +93,8 @@ pub fn bytes_of(options: Options) u64 {
 
 pub const Cache = struct {
     allocator: std.mem.Allocator,
-    eviction: eviction.State,
+    /// The slot that the next eviction looks at first.
+    hand: Atomic(u32) align(std.atomic.cache_line) = .init(0),
     /// Distance between records.
     stride: u32,
     slot_bytes: u32,
@@ -125,7 +125,6 @@ pub const Cache = struct {
         };
         return .{
             .allocator = allocator,
-            .eviction = .init(options.policy, options.seed),
             .stride = stride,
             .slot_bytes = options.slot_bytes,
             .mapping = mapping,
@@ -210,7 +209,6 @@ pub const Cache = struct {
         slot.vertex = vertex;
         slot.length = @intCast(bytes.len);
         @memcpy(cache.records.bytes[@as(usize, slot_index) * cache.stride ..][0..bytes.len], bytes);
-        eviction.on_use(cache, slot);
         entry.store(slot_index, .release); // before the slot unlocks: see the invariants above
         slot.word.store(@bitCast(Word{ .state = .marked }), .release);
         return true;
@@ -244,7 +242,6 @@ pub const Cache = struct {
                     cache.release(held);
                     return null;
                 }
-                eviction.on_use(cache, slot);
                 return held;
             });
         }
@@ -262,13 +259,34 @@ pub const Cache = struct {
 
     /// A slot that is Locked by this thread and named by no vertex.
     fn evict(cache: *Cache) ?u32 {
-        const slot_index = eviction.find(cache) orelse return null;
+        const slot_index = cache.find_victim() orelse return null;
         cache.mapping[cache.slots[slot_index].vertex].store(absent, .release);
         return slot_index;
     }
 
+    /// A slot that held a record and is Locked by this thread now: clock with a second chance.
+    fn find_victim(cache: *Cache) ?u32 {
+        const count = cache.slot_count();
+        // Two turns: one to mark, one to take.
+        for (0..@min(2 * @as(u64, count) + 1, steps_max)) |_| {
+            const slot_index = cache.hand.fetchAdd(1, .monotonic) % count;
+            const slot = &cache.slots[slot_index];
+            const current: Word = @bitCast(slot.word.load(.monotonic));
+            if (current.pin_count > 0) continue;
+            switch (current.state) {
+                .free, .locked => {},
+                .occupied => {
+                    const marked: Word = .{ .state = .marked };
+                    _ = slot.word.cmpxchgStrong(@bitCast(current), @bitCast(marked), .monotonic, .monotonic);
+                },
+                .marked => if (cache.lock(slot_index)) return slot_index,
+            }
+        }
+        return null;
+    }
+
     /// From readable and without pins to Locked.
-    pub fn lock(cache: *Cache, slot_index: u32) bool {
+    fn lock(cache: *Cache, slot_index: u32) bool {
         const slot = &cache.slots[slot_index];
         const current: Word = @bitCast(slot.word.load(.monotonic));
         if (current.pin_count > 0 or current.state == .free or current.state == .locked) return false;

@@ -21,7 +21,6 @@ comptime {
     _ = @import("device.zig");
     _ = @import("live.zig");
     _ = @import("live_view.zig");
-    if (base.ablations) _ = @import("ablate.zig");
 }
 
 export fn velo_version() [*:0]const u8 {

@@ -100,7 +100,6 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
-    if (base.ablations) self.shared.ablations = @import("ablate.zig").of_next_index;
     self.completed = tickets.Completed.init() catch |err| return switch (err) {
         error.SystemResources => error.OutOfMemory,
         else => report(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),

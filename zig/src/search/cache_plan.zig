@@ -1,8 +1,7 @@
-//! The record cache within a memory budget. It gets the remainder after codes, links and page directory.
+//! The record cache of links on disk within a memory budget. It gets the remainder after codes and page directory.
 const std = @import("std");
 const cache_room = @import("cache");
 const index = @import("index");
-const ablations = @import("ablations.zig");
 const record = @import("record.zig");
 const Shared = @import("shared.zig").Shared;
 
@@ -11,9 +10,9 @@ const slots_min = 64;
 
 /// What was asked for when the index was opened.
 pub const Budget = struct {
-    /// For codes, links, page directory and slots together.
+    /// For codes, links, page directory and the cache together.
     memory_bytes: u64,
-    /// Of it, for slots; 0: for none, below zero: what the plan leaves over.
+    /// Of it, for a cache: of records with links on disk, else of pages. 0: none; below zero: what codes and links leave over.
     share: f64 = 0,
     /// For whole pages beside codes and links where `memory_bytes` is 0, which limits nothing.
     pages_bytes: u64 = 0,
@@ -25,11 +24,10 @@ pub const Budget = struct {
     }
 };
 
-/// Null when the budget leaves no room worth having. Navigation in memory leaves a cache little to do where queries do not
-/// repeat: there it is only made when it was asked for.
+/// The record cache of links on disk; null when the budget leaves no room worth having.
 pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: Budget) error{OutOfMemory}!?cache_room.Cache {
     const reader = shared.reader;
-    if (shared.plan == .pages or (shared.plan == .links_in_memory and !(budget.share > 0))) return null;
+    if (shared.plan != .links_on_disk) return null;
     const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
     if (budget.memory_bytes <= used) return null;
     const m = reader.manifest();
@@ -40,8 +38,6 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
         .vertex_count = reader.n(),
         .budget_bytes = @intCast(budget.memory_bytes - used),
         .slot_bytes = slot_bytes,
-        .policy = ablations.of(shared).cache_policy,
-        .seed = reader.header.rotation_seed,
     });
     if (cache.slot_count() >= slots_min) return cache;
     cache.deinit();

@@ -6,7 +6,6 @@ const quant = @import("quant");
 const cache_room = @import("cache");
 const record = @import("record.zig");
 const state = @import("search_state.zig");
-const ablations = @import("ablations.zig");
 const Search = state.Search;
 
 /// Scores a vertex by its cached record, where there is one. True when it was there, now or before.
@@ -26,7 +25,7 @@ pub fn score(search: *Search, vertex: u32, bytes: []const u8) record.Record {
     if (search.from_cache.insert(vertex)) {
         search.cost.cache_hits += 1;
         score_once(search, vertex, found);
-        if (!ablations.of(search.shared).record_only) score_page(search, vertex);
+        score_page(search, vertex);
     }
     return found;
 }
@@ -74,12 +73,7 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     const lower_bytes = search.shared.reader.pages_header.lower_bytes;
     for (full, 0..) |_, i| {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007): 8 KiB would be filled for every record
-        const stays = switch (ablations.of(search.shared).cache_unit) {
-            .record => wanted[i],
-            .color_set => wanted[i] or colors[view.colors[i]],
-            .page => true,
-        };
-        if (!stays) continue;
+        if (!wanted[i] and !colors[view.colors[i]]) continue;
         const list = try view.list(@intCast(i));
         var bytes: [record.bytes_max]u8 = undefined;
         const written = record.write(&bytes, view.lower[i * lower_bytes ..][0..lower_bytes], factors_of(view, i), list.bytes[0..list.length]) orelse continue;
@@ -87,12 +81,11 @@ pub fn keep(search: *Search, cache: *cache_room.Cache, view: *const layout.page.
     }
 }
 
-pub fn factors_of(view: *const layout.page.View, record_index: usize) quant.RecordFactors {
+fn factors_of(view: *const layout.page.View, record_index: usize) quant.RecordFactors {
     return .{ .offset = view.offsets[record_index], .ratio = view.ratios[record_index] };
 }
 
 fn reaches(search: *const Search, vertex: u32, distance: f32, bound: f32) bool {
-    const factor = if (search.shared.plan == .links_on_disk) search.parameters.sigma_on_disk else search.parameters.sigma;
     const sigma = search.query.sigma_upper(&search.shared.reader.codes, vertex, distance);
-    return distance - factor * sigma <= bound;
+    return distance - search.parameters.sigma_on_disk * sigma <= bound;
 }

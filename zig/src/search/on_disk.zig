@@ -10,9 +10,7 @@
 //! - Every record of a page that was read is scored and may become a candidate, and a page stays at hand for as long as
 //!   its query follows links (recent_pages.zig), so that a neighbor on the same page costs no second read.
 const std = @import("std");
-const layout = @import("layout");
 const state = @import("search_state.zig");
-const ablations = @import("ablations.zig");
 const cached = @import("cached.zig");
 const lists = @import("list.zig");
 const filter_plan = @import("filter_plan.zig");
@@ -34,7 +32,7 @@ const reads_in = 8;
 
 /// Within the bound of a larger part: the way in would take more than a look at all codes.
 pub fn prefers_scan(search: *const Search) bool {
-    return search.shared.plan == .links_on_disk and is_beside(search) and !ablations.of(search.shared).entries_only and
+    return search.shared.plan == .links_on_disk and is_beside(search) and
         filter_plan.scans_within_reads(search.shared, reads_in);
 }
 
@@ -52,7 +50,6 @@ pub fn scan(search: *Search) void {
 /// Offers all vertices near in id to the best entry points, which are named by their places. As many a stretch as there are vertices to an entry point,
 /// so with the square root of n.
 pub fn look_around(search: *Search, best: []const lists.Candidate) void {
-    if (ablations.of(search.shared).entries_only) return;
     const n = search.shared.reader.n();
     const length = @max(1, n / @as(u32, @intCast(search.shared.entries.len)));
     var ids: [256]u32 = undefined;
@@ -79,13 +76,6 @@ pub const Walk = struct {
         const former = self.recent.add(page) orelse return .hold;
         search.pages.remove(former.number);
         return .{ .exchange = former.buffer };
-    }
-
-    /// The page at this place is needed no more, but may be read again.
-    fn release(self: *Walk, search: *Search, place: u32) void {
-        const page = self.recent.remove(place);
-        search.pages.remove(page.number);
-        search.released.add(page.buffer);
     }
 };
 
@@ -127,20 +117,18 @@ fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
 fn find_at_hand(search: *const Search, nearest: u32) ?u32 {
-    const width = if (ablations.of(search.shared).strict_order) 1 else search.parameters.beam_width;
     var seen: u32 = 0;
     for (search.list.items[nearest..search.list.len], nearest..) |candidate, place| {
         if (candidate.expanded()) continue;
         if (at_hand(search, candidate.vertex())) return @intCast(place);
         seen += 1;
-        if (seen == width) break;
+        if (seen == search.parameters.beam_width) break;
     }
     return null;
 }
 
 /// Wants the pages of the look-ahead set that are neither at hand nor on their way.
 fn ask_ahead(search: *Search, nearest: u32) void {
-    const width = if (ablations.of(search.shared).next_only) 1 else search.parameters.beam_width;
     var seen: u32 = 0;
     for (search.list.items[nearest..search.list.len]) |candidate| {
         if (candidate.expanded()) continue;
@@ -150,20 +138,8 @@ fn ask_ahead(search: *Search, nearest: u32) void {
             search.round.count < search.round.pages.len and search.pages.insert(page);
         if (ask) search.round.add(page);
         seen += 1;
-        if (seen == width) break;
+        if (seen == search.parameters.beam_width) break;
     }
-}
-
-/// Brings the full distance of one record of a page at hand, which may have come before the vertex was met.
-fn score_alone(search: *Search, vertex: u32, view: *const layout.page.View) void {
-    if (vertex == search.request.excluded) return;
-    const reader = search.shared.reader;
-    const slot = vertex - view.first_vertex;
-    const lower = view.lower + slot * reader.pages_header.lower_bytes;
-    var distance: [1]f32 = undefined;
-    search.query.estimate_records(&reader.codes, &.{vertex}, &.{lower}, &.{cached.factors_of(view, slot)}, &distance);
-    const passes = if (search.request.filter) |filter| filter.passes(vertex) else true;
-    if (passes) _ = search.results.insert_once(vertex, distance[0]);
 }
 
 fn at_hand(search: *const Search, vertex: u32) bool {
@@ -180,11 +156,6 @@ fn follow_at_hand(search: *Search, vertex: u32) state.PageError!void {
         const view = &walk.recent.slots[place].view;
         const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
-        // What else the page holds is not used: the next record of it costs a read of its own.
-        if (ablations.of(search.shared).record_only) {
-            score_alone(search, vertex, view);
-            walk.release(search, place);
-        }
         return search.follow(ids);
     }
     // Another query's insertion may have taken the slot since the look: then the vertex is a candidate again.

@@ -23,7 +23,7 @@ pub const PageCaches = struct {
         var self: PageCaches = .{};
         errdefer self.deinit();
         const reader = shared.reader;
-        if (shared.plan != .links_in_memory or budget.share >= 0) return self;
+        if (shared.plan != .links_in_memory or budget.share == 0) return self;
         const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
         const left_bytes = if (budget.memory_bytes == 0) budget.pages_bytes else budget.memory_bytes -| used;
         for (within(reader, left_bytes), &self.of) |options, *cache| if (options) |one| {

@@ -1,7 +1,6 @@
 //! Searching an open index: one query's state machine, many queries on one device, counters.
 pub const Shared = @import("shared.zig").Shared;
 pub const Plan = @import("shared.zig").Plan;
-pub const Ablations = @import("ablations.zig").Ablations;
 pub const open_cache = @import("cache_plan.zig").open_cache;
 pub const PageCaches = @import("page_caches.zig").PageCaches;
 pub const CacheBudget = @import("cache_plan.zig").Budget;
@@ -31,7 +30,6 @@ pub const cost = @import("cost.zig");
 pub const Outcome = job.Outcome;
 
 test {
-    _ = @import("ablations.zig");
     _ = @import("company.zig");
     _ = @import("entry.zig");
     _ = @import("list.zig");

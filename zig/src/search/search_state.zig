@@ -33,7 +33,6 @@ const quant = @import("quant");
 const filter_room = @import("filter");
 const index = @import("index");
 const Cost = @import("cost.zig").Cost;
-const ablations = @import("ablations.zig");
 const lists = @import("list.zig");
 const cached = @import("cached.zig");
 const entry = @import("entry.zig");
@@ -186,7 +185,7 @@ pub const Search = struct {
     pages: PageSet,
     /// Pages whose codes were looked at, and stretches whose lists, where links are shared (page_ways.zig).
     followed: PageSet,
-    /// Vertices whose records came from the cache.
+    /// Links on disk: vertices whose records came from the cache.
     from_cache: PageSet,
     released: recent_pages.Released = .{},
     cost: Cost = .{},
@@ -448,22 +447,16 @@ pub const Search = struct {
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
-        while (true) {
-            switch (self.state) {
-                .graph => try navigation.navigate(self),
-                .gated => try filtered.navigate(self),
-                .scan => {},
-                else => unreachable,
-            }
-            try self.choose_pages();
-            if (self.round.count > 0) {
-                self.cost.rounds += 1;
-                return .pages;
-            }
-            const from_cache = self.pending() orelse return .done;
-            if (from_cache.len == 0) return .done;
-            self.take_pending();
+        switch (self.state) {
+            .graph => try navigation.navigate(self),
+            .gated => try filtered.navigate(self),
+            .scan => {},
+            else => unreachable,
         }
+        self.choose_pages();
+        if (self.round.count == 0) return .done;
+        self.cost.rounds += 1;
+        return .pages;
     }
 
     /// Codes want nothing more.
@@ -492,7 +485,7 @@ pub const Search = struct {
     }
 
     /// The pages of all candidates whose lower bound reaches the k-th best known so far.
-    fn choose_pages(self: *Search) PageError!void {
+    fn choose_pages(self: *Search) void {
         const reader = self.shared.reader;
         const k = self.parameters.k;
         const estimated = self.candidates();
@@ -555,7 +548,7 @@ pub const Search = struct {
         const filter = self.request.filter;
         const newcomers = self.pending();
         // A record may come from the cache and with its page, or with a page that is read again.
-        const comes_twice = self.shared.cache != null or self.shared.plan == .links_on_disk;
+        const comes_twice = self.shared.plan == .links_on_disk;
         var within: Within = .{ .distances = &self.distances, .count = count, .bound = @max(reach, self.results.reach()) };
         while (within.next()) |i| {
             const distance = full[i];
@@ -563,7 +556,6 @@ pub const Search = struct {
             const near = distance <= self.results.reach();
             if (!near and !(distance < reach)) continue;
             if (vertex == self.request.excluded) continue;
-            if (ablations.of(self.shared).record_only and self.state != .scan and !self.visited.contains(vertex)) continue;
             if (near) {
                 const passes = if (filter) |one| one.passes(vertex) else true;
                 if (passes) _ = if (comes_twice) self.results.insert_once(vertex, distance) else self.results.insert(vertex, distance);

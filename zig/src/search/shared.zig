@@ -6,7 +6,6 @@ const graph = @import("graph");
 const cache_room = @import("cache");
 const index = @import("index");
 const PageCaches = @import("page_caches.zig").PageCaches;
-const Ablations = @import("ablations.zig").Ablations;
 
 /// Entry points that a search looks at, at least, where there are so many: those of the nearest centers, whose distances a
 /// query is prepared with anyway. On 14 sets it finds what a look at all of them finds. velo.h names it, too.
@@ -18,12 +17,10 @@ pub const Plan = enum { links_in_memory, links_on_disk, pages };
 pub const Shared = struct {
     reader: *const index.Reader,
     plan: Plan,
-    /// Null when the memory plan leaves nothing for it.
+    /// Records of links on disk; null when the memory plan leaves nothing for it.
     cache: ?*cache_room.Cache = null,
     /// Whole pages, where codes and links leave memory for them.
     page_caches: ?*PageCaches = null,
-    /// For `ablations.of` alone.
-    ablations: if (base.ablations) Ablations else void = if (base.ablations) .{} else {},
     /// Vertices drawn evenly over the index, those of one center side by side: a search starts at the best of them around
     /// the centers nearest to the query.
     entries: []u32,

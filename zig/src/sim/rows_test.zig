@@ -118,8 +118,6 @@ const Run = struct {
     /// Who may be looked at while it waits for a sync.
     writer: ?*Opened = null,
     looks: u64 = 0,
-    /// Looks of a reader until the writer does something, or changes of the writer until a reader looks at everything.
-    steps_left: u64 = 0,
     /// How the writer failed meanwhile.
     failure: ?anyerror = null,
 
@@ -143,8 +141,7 @@ const Run = struct {
     /// The writer does something between any two looks of a reader that opens, refreshes or takes a moment.
     fn write_during_reads(self: *Run, reader: *?Opened) !void {
         self.failure = null;
-        self.steps_left = self.prng.below(24);
-        self.store.on_read = Run.write_between;
+        self.store.on_read = .{ .call = Run.write_between, .after = self.prng.below(24) };
         self.read(reader) catch |err| {
             if (self.failure == null) self.failure = err;
         };
@@ -155,12 +152,7 @@ const Run = struct {
 
     fn write_between(store: *SimulatedStore) void {
         const self: *Run = @fieldParentPtr("store", store);
-        if (self.steps_left > 0) {
-            self.steps_left -= 1;
-            return;
-        }
         const writer = self.writer.?;
-        store.on_read = null;
         const done: anyerror!void = switch (self.prng.below(4)) {
             0 => writer.live.checkpoint(&writer.diagnostic),
             1 => self.insert(writer, true),
@@ -169,8 +161,8 @@ const Run = struct {
         done catch |err| {
             self.failure = err;
         };
-        self.steps_left = self.prng.below(24);
-        if (self.failure == null and self.prng.boolean()) store.on_read = Run.write_between;
+        const after = self.prng.below(24);
+        if (self.failure == null and self.prng.boolean()) store.on_read = .{ .call = Run.write_between, .after = after };
     }
 
     fn read(self: *Run, reader: *?Opened) !void {
@@ -218,11 +210,6 @@ const Run = struct {
     /// A reader looks at everything between two changes of a writer.
     fn read_between(store: *SimulatedStore) void {
         const self: *Run = @fieldParentPtr("store", store);
-        if (self.steps_left > 0) {
-            self.steps_left -= 1;
-            return;
-        }
-        store.on_change = null;
         var reader: ?Opened = null;
         self.read(&reader) catch |err| std.debug.panic("between two changes: {t}", .{err});
     }
@@ -280,8 +267,7 @@ const Run = struct {
                 5, 6 => try self.fold(&writer),
                 7 => try self.write_during_reads(&reader),
                 8 => {
-                    self.steps_left = self.prng.below(20);
-                    self.store.on_change = Run.read_between;
+                    self.store.on_change = .{ .call = Run.read_between, .after = self.prng.below(20) };
                     defer self.store.on_change = null;
                     try self.fold(&writer);
                 },

@@ -41,6 +41,13 @@ pub const SimulatedStore = struct {
     };
     const Names = std.StringArrayHashMapUnmanaged(u32);
 
+    /// A call in the middle of another, once.
+    pub const Interruption = struct {
+        call: *const fn (*SimulatedStore) void,
+        /// Looks or changes that precede it.
+        after: u64 = 0,
+    };
+
     pub const File = u32;
     pub const Map = []align(8) const u8;
     pub const Hold = u32;
@@ -59,10 +66,10 @@ pub const SimulatedStore = struct {
     locked: bool = false,
     /// Called at the begin of every sync, of files and of folders: what others can do while a device takes its time.
     on_sync: ?*const fn (*SimulatedStore) void = null,
-    /// Called before each look at a name or into a file: what a writer may do between two looks of a reader.
-    on_read: ?*const fn (*SimulatedStore) void = null,
-    /// Called before each change of a file or a name: what a reader may see between two steps of a writer.
-    on_change: ?*const fn (*SimulatedStore) void = null,
+    /// Before a look at a name or into a file: what a writer may do between two looks of a reader.
+    on_read: ?Interruption = null,
+    /// Before a change of a file or a name: what a reader may see between two steps of a writer.
+    on_change: ?Interruption = null,
 
     pub fn init(allocator: std.mem.Allocator, seed: u64) SimulatedStore {
         return .{ .arena = .init(allocator), .prng = .init(seed) };
@@ -77,10 +84,21 @@ pub const SimulatedStore = struct {
         return name[0..at];
     }
 
+    fn interrupt(self: *SimulatedStore, by: *?Interruption) void {
+        const due = if (by.*) |*found| found else return;
+        if (due.after > 0) {
+            due.after -= 1;
+            return;
+        }
+        const call = due.call;
+        by.* = null;
+        call(self);
+    }
+
     /// Every change to the world begins here. True: the crash comes in the middle of it.
     fn change(self: *SimulatedStore) error{Crashed}!bool {
         if (self.crashed) return error.Crashed;
-        if (self.on_change) |call| call(self);
+        self.interrupt(&self.on_change);
         self.changes += 1;
         if (self.changes < self.crash_at) return false;
         self.crashed = true;
@@ -312,7 +330,7 @@ pub const SimulatedStore = struct {
 
     /// Before each look at a name or into a file.
     fn read_begins(self: *SimulatedStore) void {
-        if (self.on_read) |call| call(self);
+        self.interrupt(&self.on_read);
     }
 
     pub fn sync_folder(self: *SimulatedStore, name: []const u8) !void {
