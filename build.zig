@@ -10,13 +10,13 @@ const rooms = [_]Room{
     .{ .name = "layout", .imports = &.{"base"} },
     .{ .name = "quant", .imports = &.{"base"} },
     .{ .name = "io", .imports = &.{"base"} },
-    .{ .name = "cache", .imports = &.{ "base", "layout" } },
+    .{ .name = "cache", .imports = &.{"base"} },
     .{ .name = "filter", .imports = &.{"base"} },
-    .{ .name = "graph", .imports = &.{ "base", "layout", "quant" } },
+    .{ .name = "graph", .imports = &.{ "base", "quant" } },
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
     .{ .name = "live", .imports = &.{ "base", "layout", "quant", "index" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
-    .{ .name = "sim", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index", "live", "search" } },
+    .{ .name = "sim", .imports = &.{ "base", "layout", "io", "cache", "filter", "index", "live", "search" } },
     .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "live", "search" } },
 };
 

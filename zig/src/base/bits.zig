@@ -3,7 +3,7 @@
 const std = @import("std");
 const assert = std.debug.assert;
 
-pub const width_max = 57;
+const width_max = 57;
 
 pub fn mask(width: u6) u64 {
     return (@as(u64, 1) << width) - 1;
@@ -57,10 +57,6 @@ pub const BitReader = struct {
 
     pub fn init(bytes: []const u8) BitReader {
         return .{ .bytes = bytes };
-    }
-
-    pub fn init_at(bytes: []const u8, bit: usize) BitReader {
-        return .{ .bytes = bytes, .bit = bit };
     }
 
     /// The next `width` bits, not consumed.

@@ -63,19 +63,9 @@ pub const BitSet = struct {
         self.trim();
     }
 
-    pub fn invert(self: *BitSet) void {
-        for (self.words) |*word| word.* = ~word.*;
-        self.trim();
-    }
-
     pub fn intersect(self: *BitSet, other: *const BitSet) void {
         assert(self.len == other.len);
         for (self.words, other.words) |*word, o| word.* &= o;
-    }
-
-    pub fn unite(self: *BitSet, other: *const BitSet) void {
-        assert(self.len == other.len);
-        for (self.words, other.words) |*word, o| word.* |= o;
     }
 
     pub fn count(self: *const BitSet) usize {
@@ -164,9 +154,6 @@ test "a bit set agrees with an array of booleans" {
             }
         }
         try expect_members(&set, model);
-        set.invert();
-        for (model) |*m| m.* = !m.*;
-        try expect_members(&set, model);
         var full = try BitSet.init(alloc, len);
         defer full.deinit(alloc);
         full.fill();
@@ -175,8 +162,6 @@ test "a bit set agrees with an array of booleans" {
         try expect_members(&full, model);
         set.clear();
         try std.testing.expectEqual(0, set.count());
-        set.unite(&full);
-        try expect_members(&set, model);
     }
 }
 

@@ -6,7 +6,7 @@ const assert = std.debug.assert;
 const linux = std.os.linux;
 
 pub const page_size = 4096;
-pub const huge_page_size = 2 << 20;
+const huge_page_size = 2 << 20;
 
 pub const AlignedBytes = struct {
     bytes: []align(page_size) u8,
@@ -69,7 +69,7 @@ pub const allocator: std.mem.Allocator = .{ .ptr = undefined, .vtable = &.{
 } };
 
 /// From this size on memory is mapped.
-pub const mapped_min = 128 << 10;
+const mapped_min = 128 << 10;
 
 fn allocator_for(len: usize) std.mem.Allocator {
     return if (len < mapped_min) std.heap.c_allocator else std.heap.page_allocator;

@@ -13,5 +13,4 @@ test {
     _ = page_cache;
     _ = record_cache;
     _ = @import("model_test.zig");
-    _ = @import("stress_test.zig");
 }

@@ -1,22 +1,23 @@
 //! The cache against a model written without atomics, over random interleavings of what queries do.
 const std = @import("std");
 const base = @import("base");
+const builtin = @import("builtin");
 const cache_module = @import("record_cache.zig");
 const Cache = cache_module.Cache;
 const Pin = cache_module.Pin;
 const Word = cache_module.Word;
 const testing = std.testing;
 
-pub const record_max = 48;
+const record_max = 48;
 
 /// The record of a vertex: its bytes and its length are functions of the vertex.
-pub fn record_of(vertex: u32, buffer: *[record_max]u8) []const u8 {
+fn record_of(vertex: u32, buffer: *[record_max]u8) []const u8 {
     const length = 1 + vertex * 7 % record_max;
     for (buffer[0..length], 0..) |*byte, i| byte.* = @truncate(vertex *% 31 +% i);
     return buffer[0..length];
 }
 
-pub fn expect_record(pin: Pin, vertex: u32) !void {
+fn expect_record(pin: Pin, vertex: u32) !void {
     var buffer: [record_max]u8 = undefined;
     try testing.expectEqualSlices(u8, record_of(vertex, &buffer), pin.bytes());
 }
@@ -173,6 +174,78 @@ fn run(seed: u64) !void {
     try testing.expectEqual(allocations, counting.allocations);
 }
 
+// ---- threads ----
+//
+// Many threads on a tiny cache: no reader may ever see a slot being reused. Run it under ThreadSanitizer too
+// (`zig build tsan-cache`), which sees what luck hides.
+
+const stressed_vertices = 40;
+const thread_count = 4;
+const steps = 6_000;
+
+const Shared = struct {
+    cache: Cache,
+    failed: std.atomic.Value(bool) = .init(false),
+    hits: std.atomic.Value(u64) = .init(0),
+    inserts: std.atomic.Value(u64) = .init(0),
+};
+
+fn work_thread(shared: *Shared, seed: u64) void {
+    run_thread(shared, seed) catch |err| {
+        std.debug.print("cache stress: {t} seed={d}\n", .{ err, seed });
+        shared.failed.store(true, .release);
+    };
+}
+
+/// Holds up to three pins at once while it looks, inserts and sweeps.
+fn run_thread(shared: *Shared, seed: u64) !void {
+    const cache = &shared.cache;
+    var prng = base.Prng.init(seed);
+    var held: [3]?struct { pin: Pin, vertex: u32 } = @splat(null);
+    defer for (held) |entry| if (entry) |h| cache.release(h.pin);
+    var buffer: [record_max]u8 = undefined;
+    var hits: u64 = 0;
+    var inserts: u64 = 0;
+    for (0..steps) |_| {
+        // Skewed, so that threads meet at the same vertices.
+        const vertex: u32 = @intCast(@min(prng.below(stressed_vertices), prng.below(stressed_vertices)));
+        const place = prng.below(held.len);
+        if (held[place]) |h| {
+            try expect_record(h.pin, h.vertex);
+            cache.release(h.pin);
+            held[place] = null;
+        }
+        if (prng.below(8) == 0) _ = cache.sweep(@intCast(prng.below(3)));
+        if (cache.peek(vertex)) |pin| {
+            hits += 1;
+            try expect_record(pin, vertex);
+            held[place] = .{ .pin = pin, .vertex = vertex };
+        } else if (prng.below(8) > 0) inserts += @intFromBool(cache.try_insert(vertex, record_of(vertex, &buffer)));
+        if (prng.below(64) == 0) std.Thread.yield() catch {};
+        for (held) |entry| if (entry) |h| try expect_record(h.pin, h.vertex);
+    }
+    _ = shared.hits.fetchAdd(hits, .acq_rel);
+    _ = shared.inserts.fetchAdd(inserts, .acq_rel);
+}
+
+/// ThreadSanitizer needs fewer, and takes longer for each.
+const churn_steps = if (builtin.sanitize_thread) 8_000 else 60_000;
+
+fn churn(shared: *Shared, seed: u64) void {
+    var prng = base.Prng.init(seed);
+    var buffer: [record_max]u8 = undefined;
+    for (0..churn_steps) |_| {
+        const vertex: u32 = @intCast(prng.below(6));
+        if (prng.below(4) == 0) {
+            const pin = shared.cache.peek(vertex) orelse continue;
+            defer shared.cache.release(pin);
+            expect_record(pin, vertex) catch shared.failed.store(true, .release);
+        } else if (shared.cache.try_insert(vertex, record_of(vertex, &buffer))) {
+            _ = shared.inserts.fetchAdd(1, .monotonic);
+        }
+    }
+}
+
 test "the cache does what its model does" {
     for (0..60) |i| try run(@as(u64, testing.random_seed) *% 1000 +% i);
 }
@@ -230,4 +303,35 @@ test "the clock keeps what is used and lets a stream pass" {
     // 5,000 looks for 20 hot vertices, between which 20 others pass: the first of each misses, and next to no other.
     try testing.expect(hot_hits >= 4_900);
     try testing.expect(hot_hits <= 4_980);
+}
+
+test "no reader of several threads sees a slot being reused" {
+    const seed: u64 = @as(u64, testing.random_seed) *% 100;
+    for ([_]usize{ 1, 3, 8, 20 }) |slots| {
+        var shared: Shared = .{ .cache = try Cache.init(testing.allocator, options(stressed_vertices, slots)) };
+        defer shared.cache.deinit();
+        var threads: [thread_count]std.Thread = undefined;
+        for (&threads, 0..) |*thread, i| {
+            thread.* = try std.Thread.spawn(.{}, work_thread, .{ &shared, seed +% i });
+        }
+        for (threads) |thread| thread.join();
+        try testing.expect(!shared.failed.load(.acquire));
+        try testing.expect(shared.hits.load(.acquire) > 0);
+        try verify(&shared.cache);
+        // More than there is room for, so some were evicted.
+        try testing.expect(shared.inserts.load(.acquire) > slots);
+    }
+}
+
+test "insertions of several threads evict each other and mapping and slots still agree" {
+    const seed: u64 = @as(u64, testing.random_seed) *% 100;
+    errdefer std.debug.print("cache churn: seed={d}\n", .{seed});
+    var shared: Shared = .{ .cache = try Cache.init(testing.allocator, options(6, 2)) };
+    defer shared.cache.deinit();
+    var threads: [3]std.Thread = undefined;
+    for (&threads, 0..) |*thread, i| thread.* = try std.Thread.spawn(.{}, churn, .{ &shared, seed +% i });
+    for (threads) |thread| thread.join();
+    try testing.expect(!shared.failed.load(.acquire));
+    try verify(&shared.cache);
+    try testing.expect(shared.inserts.load(.acquire) > 100);
 }

@@ -3,7 +3,7 @@
 //! Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", 2017, with exact counters, since page
 //! numbers are dense.) The counters are halved from time to time, so that the cache follows queries that change.
 //!
-//! Where all pages have room, nothing is counted, pinned or evicted.
+//! If all pages have room, nothing is counted, pinned or evicted.
 const std = @import("std");
 const base = @import("base");
 const record_cache = @import("record_cache.zig");

@@ -146,7 +146,7 @@ pub const Cache = struct {
         cache.* = undefined;
     }
 
-    /// What it holds; never above the budget.
+    /// Bytes that it holds; never above the budget.
     pub fn memory_bytes(cache: *const Cache) usize {
         return cache.mapping.len * @sizeOf(u32) + cache.slots.len * @sizeOf(Slot) +
             std.mem.alignForward(usize, cache.records.bytes.len, base.memory.page_size);

@@ -1,9 +1,14 @@
-//! Columns over borrowed buffers in Arrow's layout: a validity bitmap, values, and offsets for lists.
+//! Columns that filters look at: their values, and postings of them.
 const std = @import("std");
-const assert = std.debug.assert;
 const base = @import("base");
-const postings_room = @import("postings.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const posting_room = @import("posting.zig");
+const assert = std.debug.assert;
+const Posting = posting_room.Posting;
+
+// ---- values ----
+//
+// Columns over borrowed buffers in Arrow's layout: a validity bitmap, values, and offsets for lists.
 
 /// As velo_column_type in velo.h.
 pub const ColumnType = enum(i32) {
@@ -86,7 +91,7 @@ pub inline fn load_bits(bytes: [*]const u8, first: u64, count: usize) u64 {
     return @as(u64, @truncate(wide >> shift)) & low_bits(count);
 }
 
-pub const AddError = error{ InvalidArgument, OutOfMemory };
+const AddError = error{ InvalidArgument, OutOfMemory };
 
 /// One bit of 64 for a value; a list's signature has the bits of its elements. Where a wanted bit is missing, so is
 /// the value: most lists are turned down by one look at 8 bytes, without a walk to their offsets and elements.
@@ -101,7 +106,7 @@ pub const Columns = struct {
     row_count: u64,
     by_name: std.StringArrayHashMapUnmanaged(Column) = .empty,
     /// Which rows have which value, mapped; without them filters know what a sample tells.
-    postings: ?*postings_room.Postings = null,
+    postings: ?*Postings = null,
     /// Signatures of list columns by their place in `by_name`, where `postings` has none, made when a filter first needs
     /// them: 8 bytes a row.
     signatures: std.AutoArrayHashMapUnmanaged(usize, []const u64) = .empty,
@@ -141,19 +146,19 @@ pub const Columns = struct {
     }
 
     /// Maps the postings of these columns; after all were added, before the first filter.
-    pub fn load_postings(self: *Columns, path: []const u8, generation: u64, diagnostic: *Diagnostic) postings_room.OpenError!void {
+    pub fn load_postings(self: *Columns, path: []const u8, generation: u64, diagnostic: *Diagnostic) OpenError!void {
         assert(self.postings == null);
         self.postings = try .open(self.alloc, path, self, generation, diagnostic);
     }
 
     /// The postings of a column, or null where there are none. Any thread.
-    pub fn postings_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) postings_room.PartError!?*const postings_room.ColumnPostings {
+    pub fn postings_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) PartError!?*const ColumnPostings {
         const mapped = self.postings orelse return null;
         return mapped.of(self.by_name.getIndex(column.name).?, column, diagnostic);
     }
 
     /// One word a row of a list column. Any thread; the first one makes them, where they are not mapped.
-    pub fn signatures_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) postings_room.PartError![*]const u64 {
+    pub fn signatures_of(self: *Columns, column: *const Column, diagnostic: *Diagnostic) PartError![*]const u64 {
         assert(column.type.is_list());
         const index = self.by_name.getIndex(column.name).?;
         if (self.postings) |mapped| if (try mapped.signatures(index, column, diagnostic)) |words| return words;
@@ -239,6 +244,391 @@ fn check_offsets(column: *const Column, values_count: u64, diagnostic: *Diagnost
         before = offset;
     }
     return @intCast(before);
+}
+
+/// The type of one value of a column, or of one element of its lists.
+pub fn ValueType(comptime t: ColumnType) type {
+    return switch (t) {
+        .bool => bool,
+        .code32, .list_code32 => i32,
+        .list_i64 => i64,
+        inline else => |scalar| switch (scalar) {
+            .i8 => i8,
+            .i16 => i16,
+            .i32 => i32,
+            .i64 => i64,
+            .u8 => u8,
+            .u16 => u16,
+            .u32 => u32,
+            .u64 => u64,
+            .f32 => f32,
+            .f64 => f64,
+            else => unreachable,
+        },
+    };
+}
+
+// ---- postings ----
+//
+// `columns.postings`, mapped: for every column that filters see, which rows have which value. docs/FORMAT.md draws it.
+//
+// Two forms. *Values* keeps each distinct value with its rows, for columns whose values repeat and for lists (of each
+// token the rows whose list holds it). *Order* keeps the rows sorted by value, for columns whose values hardly repeat;
+// the values themselves stand in the column. Null and NaN are in neither.
+//
+// Opening checks sizes, and the sum of the directory. A column's part is summed when a filter first needs it.
+
+comptime {
+    assert(@import("builtin").cpu.arch.endian() == .little); // the file is used as it lies
+}
+
+pub const magic = "VELOPOST";
+pub const version = 1;
+pub const alignment = 64;
+/// Values of the order kept apart, so that a search touches few rows.
+pub const fences_max = 256;
+
+pub const Header = extern struct {
+    magic: [8]u8,
+    /// xxh3-64 of the directory behind this field.
+    checksum: u64,
+    version: u32,
+    column_count: u32,
+    n: u64,
+    directory_size: u64,
+    file_size: u64,
+    /// As `velo.generation` in columns.arrow.
+    generation: u64,
+    zero: u64 = 0,
+};
+
+pub const Form = enum(u32) { none = 0, values = 1, order = 2 };
+
+pub const Entry = extern struct {
+    name_offset: u32, // from the file's start
+    name_size: u32,
+    type: u32,
+    form: u32,
+    nulls: u64,
+    entries: u64,
+    distinct: u64,
+    offset: u64,
+    size: u64,
+    checksum: u64,
+    signatures_offset: u64, // 0: none
+    signatures_checksum: u64,
+};
+
+comptime {
+    assert(@sizeOf(Header) == 64 and @sizeOf(Entry) == 80);
+}
+
+pub const OpenError = error{ Corrupt, NewerVersion, Io, OutOfMemory };
+pub const PartError = error{ Corrupt, OutOfMemory };
+
+/// Places [from, to): of the directory of values, or of the order.
+pub const Span = struct { from: u32, to: u32 };
+
+/// The part of one column.
+pub const ColumnPostings = struct {
+    n: u32,
+    form: Form,
+    nulls: u64,
+    entries: u32,
+    distinct: u32,
+    keys: []const u64 = &.{}, // values: of each; order: the fences
+    starts: []const u32 = &.{}, // values: entries before each
+    offsets: []const u64 = &.{}, // values: words before each
+    words: []const u64 = &.{},
+    width: u6 = 0, // order: of a row
+
+    /// Entries in a span: of a scalar column, the rows that have one of its values.
+    pub fn count(self: *const ColumnPostings, span: Span) u64 {
+        if (self.form == .order) return span.to - span.from;
+        return self.starts[span.to] - self.starts[span.from];
+    }
+
+    pub fn posting(self: *const ColumnPostings, value: u32) Posting {
+        const from: usize = @intCast(self.offsets[value]);
+        const to: usize = @intCast(self.offsets[value + 1]);
+        return .init(self.n, self.starts[value + 1] - self.starts[value], self.words[from..to]);
+    }
+
+    pub inline fn row_in_order(self: *const ColumnPostings, place: u32) u32 {
+        const row = posting_room.get(self.words.ptr, @as(usize, place) * self.width, self.width);
+        return @intCast(@min(row, self.n - 1));
+    }
+
+    /// The i-th entry of a span, or one near it.
+    pub fn select(self: *const ColumnPostings, span: Span, i: u32) u32 {
+        if (self.form == .order) return self.row_in_order(span.from + i);
+        const wanted = self.starts[span.from] + i;
+        // The value whose entries hold it.
+        const value = std.sort.upperBound(u32, self.starts[span.from .. span.to + 1], wanted, order_u32) + span.from - 1;
+        return self.posting(@intCast(value)).select(wanted - self.starts[value]);
+    }
+
+    /// The first place whose key is at or above `key`.
+    pub fn lower(self: *const ColumnPostings, column: *const Column, key: u64) u32 {
+        if (self.form == .values) return @intCast(std.sort.lowerBound(u64, self.keys, key, order_u64));
+        const fence = std.sort.lowerBound(u64, self.keys, key, order_u64);
+        // Fence f is the key at place f * entries / fences.
+        var from: u32 = if (fence == 0) 0 else self.fence_place(fence - 1);
+        var to: u32 = if (fence == self.keys.len) self.entries else self.fence_place(fence);
+        while (from < to) {
+            const middle = from + (to - from) / 2;
+            if ((key_at(column, self.row_in_order(middle)) orelse 0) < key) from = middle + 1 else to = middle;
+        }
+        return from;
+    }
+
+    /// The first place whose key is above `key`.
+    pub fn upper(self: *const ColumnPostings, column: *const Column, key: u64) u32 {
+        if (key == std.math.maxInt(u64)) return if (self.form == .values) self.distinct else self.entries;
+        return self.lower(column, key + 1);
+    }
+
+    fn fence_place(self: *const ColumnPostings, fence: usize) u32 {
+        return @intCast(@as(u64, fence) * self.entries / self.keys.len);
+    }
+
+    /// Calls `to.add(row)` for every entry of a span: ascending within a value.
+    pub fn each(self: *const ColumnPostings, span: Span, to: anytype) void {
+        if (self.form == .order) {
+            for (span.from..span.to) |place| to.add(self.row_in_order(@intCast(place)));
+            return;
+        }
+        for (span.from..span.to) |value| {
+            const one = self.posting(@intCast(value));
+            var it = one.iterator();
+            while (it.next()) |row| to.add(row);
+        }
+    }
+};
+
+fn order_u32(key: u32, value: u32) std.math.Order {
+    return std.math.order(key, value);
+}
+
+fn order_u64(key: u64, value: u64) std.math.Order {
+    return std.math.order(key, value);
+}
+
+/// A number in the order of the values; 0.0 and -0.0 are one. Null for NaN.
+pub inline fn key_of(comptime T: type, value: T) ?u64 {
+    switch (T) {
+        bool => return @intFromBool(value),
+        f32, f64 => {
+            const wide: f64 = value;
+            if (wide != wide) return null;
+            const raw: u64 = @bitCast(if (wide == 0) 0.0 else wide);
+            return if (raw >> 63 == 1) ~raw else raw | @as(u64, 1) << 63;
+        },
+        else => return if (@typeInfo(T).int.signedness == .signed)
+            @as(u64, @bitCast(@as(i64, value))) ^ (@as(u64, 1) << 63)
+        else
+            value,
+    }
+}
+
+/// Of a scalar column; null for NaN. Nulls are the caller's affair.
+pub fn key_at(column: *const Column, row: usize) ?u64 {
+    return switch (column.type) {
+        .bool => key_of(bool, column.bool_at(row)),
+        .list_code32, .list_i64 => unreachable,
+        inline else => |t| key_of(ValueType(t), column.elements(ValueType(t))[row]),
+    };
+}
+
+pub fn words_of_order(entries: u64, width: u6) usize {
+    return @intCast((entries * width + 63) / 64);
+}
+
+pub fn width_of(n: u64) u6 {
+    return @intCast(64 - @clz(@max(n, 2) - 1));
+}
+
+/// Bytes of a column's part; null where they overflow. `words` are those of all postings, in the form `values`.
+fn part_size(form: Form, n: u64, entries: u64, distinct: u64, words: u64) ?u64 {
+    const size: u128 = switch (form) {
+        .none => 0,
+        .values => 8 * @as(u128, distinct) + 4 * (@as(u128, distinct) + 1 + (distinct + 1) % 2) + 8 * (@as(u128, distinct) + 1) + 8 * @as(u128, words),
+        .order => 8 * (@as(u128, @min(fences_max, entries)) + words_of_order(entries, width_of(n))),
+    };
+    return std.math.cast(u64, size);
+}
+
+const Postings = struct {
+    alloc: std.mem.Allocator,
+    name: []const u8,
+    bytes: []align(std.heap.page_size_min) const u8,
+    header: Header,
+    lock: std.Thread.Mutex = .{},
+    /// A column's place in the store to its part, once it was checked.
+    checked: std.AutoHashMapUnmanaged(usize, *ColumnPostings) = .empty,
+    signed: std.AutoHashMapUnmanaged(usize, void) = .empty,
+
+    /// Maps the file and checks its directory against the columns.
+    pub fn open(alloc: std.mem.Allocator, path: []const u8, columns: *const Columns, generation: u64, diagnostic: *Diagnostic) OpenError!*Postings {
+        const name = std.fs.path.basename(path);
+        const file = std.fs.cwd().openFile(path, .{}) catch |err| {
+            diagnostic.in_file(name, "cannot be opened: {t}", .{err});
+            return error.Io;
+        };
+        defer file.close();
+        const stat = file.stat() catch |err| {
+            diagnostic.in_file(name, "cannot be looked at: {t}", .{err});
+            return error.Io;
+        };
+        if (stat.size < @sizeOf(Header)) return bad(diagnostic, name, "it is cut short");
+        const bytes = std.posix.mmap(null, @intCast(stat.size), std.posix.PROT.READ, .{ .TYPE = .SHARED }, file.handle, 0) catch |err| {
+            diagnostic.in_file(name, "cannot be mapped: {t}", .{err});
+            return if (err == error.OutOfMemory) error.OutOfMemory else error.Io;
+        };
+        errdefer std.posix.munmap(bytes);
+        const self = try alloc.create(Postings);
+        errdefer alloc.destroy(self);
+        self.* = .{ .alloc = alloc, .name = try alloc.dupe(u8, name), .bytes = bytes, .header = std.mem.bytesToValue(Header, bytes[0..@sizeOf(Header)]) };
+        errdefer alloc.free(self.name);
+        try self.check(columns, diagnostic);
+        if (self.header.generation != generation) return self.corrupt(diagnostic, "it belongs to other columns");
+        return self;
+    }
+
+    pub fn deinit(self: *Postings) void {
+        var parts = self.checked.valueIterator();
+        while (parts.next()) |part| self.alloc.destroy(part.*);
+        self.checked.deinit(self.alloc);
+        self.signed.deinit(self.alloc);
+        std.posix.munmap(self.bytes);
+        self.alloc.free(self.name);
+        self.alloc.destroy(self);
+    }
+
+    fn check(self: *const Postings, columns: *const Columns, diagnostic: *Diagnostic) OpenError!void {
+        const header = &self.header;
+        if (!std.mem.eql(u8, &header.magic, magic)) return self.corrupt(diagnostic, "it does not begin as one");
+        if (header.version > version) {
+            diagnostic.in_file(self.name, "has version {d}, this library reads up to {d}", .{ header.version, version });
+            return error.NewerVersion;
+        }
+        if (header.file_size != self.bytes.len) return self.corrupt(diagnostic, "its size is not the one it was written with");
+        const least = @sizeOf(Header) + @as(u64, header.column_count) * @sizeOf(Entry);
+        if (header.directory_size < least or header.directory_size > self.bytes.len) return self.corrupt(diagnostic, "its directory lies outside");
+        if (base.checksum(self.bytes[16..@intCast(header.directory_size)]) != header.checksum) return self.corrupt(diagnostic, "the checksum of its directory does not match");
+        if (header.n != columns.row_count) return self.corrupt(diagnostic, "it is of another number of rows");
+        for (self.entries()) |*entry| {
+            const ends = .{ @as(u64, entry.name_offset) + entry.name_size, add(entry.offset, entry.size), add(entry.signatures_offset, if (entry.signatures_offset > 0) 8 * header.n else 0) };
+            inline for (ends) |end| if (end > self.bytes.len) return self.corrupt(diagnostic, "a column lies outside");
+            if (entry.offset % alignment != 0 or entry.signatures_offset % alignment != 0) return self.corrupt(diagnostic, "a column is not aligned");
+            const column = columns.get(self.name_of(entry)) orelse return self.corrupt(diagnostic, "it has a column that the index has not");
+            if (@intFromEnum(column.type) != entry.type) return self.corrupt(diagnostic, "a column has another type in the index");
+        }
+    }
+
+    fn entries(self: *const Postings) []const Entry {
+        return std.mem.bytesAsSlice(Entry, @as([]align(8) const u8, self.bytes[@sizeOf(Header)..][0 .. self.header.column_count * @sizeOf(Entry)]));
+    }
+
+    fn name_of(self: *const Postings, entry: *const Entry) []const u8 {
+        return self.bytes[entry.name_offset..][0..entry.name_size];
+    }
+
+    fn corrupt(self: *const Postings, diagnostic: *Diagnostic, why: []const u8) error{Corrupt} {
+        return bad(diagnostic, self.name, why);
+    }
+
+    fn find(self: *const Postings, column: *const Column) ?*const Entry {
+        for (self.entries()) |*entry| if (std.mem.eql(u8, self.name_of(entry), column.name)) return entry;
+        return null;
+    }
+
+    /// A column's part, checked the first time; null where the file has none. Any thread.
+    pub fn of(self: *Postings, index: usize, column: *const Column, diagnostic: *Diagnostic) PartError!?*const ColumnPostings {
+        self.lock.lock();
+        defer self.lock.unlock();
+        if (self.checked.get(index)) |part| return part;
+        const entry = self.find(column) orelse return null;
+        if (entry.form == @intFromEnum(Form.none)) return null;
+        const part = try self.alloc.create(ColumnPostings);
+        errdefer self.alloc.destroy(part);
+        part.* = try self.part_of(entry, column, diagnostic);
+        try self.checked.put(self.alloc, index, part);
+        return part;
+    }
+
+    /// Signatures of a list column, summed the first time; null where the file has none. Any thread.
+    pub fn signatures(self: *Postings, index: usize, column: *const Column, diagnostic: *Diagnostic) PartError!?[*]const u64 {
+        self.lock.lock();
+        defer self.lock.unlock();
+        const entry = self.find(column) orelse return null;
+        if (entry.signatures_offset == 0) return null;
+        const bytes = self.bytes[@intCast(entry.signatures_offset)..][0..@intCast(8 * self.header.n)];
+        if (!self.signed.contains(index)) {
+            if (base.checksum(bytes) != entry.signatures_checksum) return self.corrupt(diagnostic, "the checksum of a list column does not match");
+            try self.signed.put(self.alloc, index, {});
+        }
+        return @ptrCast(@alignCast(bytes.ptr));
+    }
+
+    fn part_of(self: *const Postings, entry: *const Entry, column: *const Column, diagnostic: *Diagnostic) PartError!ColumnPostings {
+        const bytes = self.bytes[@intCast(entry.offset)..][0..@intCast(entry.size)];
+        if (base.checksum(bytes) != entry.checksum) return self.corrupt(diagnostic, "the checksum of a column does not match");
+        const n = self.header.n;
+        const form = std.enums.fromInt(Form, entry.form) orelse return self.corrupt(diagnostic, "a column has an unknown form");
+        const limit = std.math.maxInt(u32);
+        if (entry.entries >= limit or entry.distinct > entry.entries or entry.nulls > n) return self.corrupt(diagnostic, "a column contradicts itself");
+        var part = ColumnPostings{ .n = @intCast(n), .form = form, .nulls = entry.nulls, .entries = @intCast(entry.entries), .distinct = @intCast(entry.distinct) };
+        const words: []const u64 = @alignCast(std.mem.bytesAsSlice(u64, bytes[0 .. bytes.len / 8 * 8]));
+        switch (form) {
+            .none => unreachable,
+            .order => {
+                if (column.type.is_list() or entry.entries > n or bytes.len != part_size(.order, n, entry.entries, entry.distinct, 0)) return self.corrupt(diagnostic, "a column has another size");
+                const fences = @min(fences_max, part.entries);
+                part.keys = words[0..fences];
+                part.words = words[fences..];
+                part.width = width_of(n);
+            },
+            .values => {
+                const least = part_size(.values, n, entry.entries, entry.distinct, 0) orelse 0;
+                if (bytes.len < least or bytes.len % 8 != 0) return self.corrupt(diagnostic, "a column has another size");
+                const d: usize = @intCast(entry.distinct);
+                const half = (d + 2) / 2; // words of d + 1 starts
+                part.keys = words[0..d];
+                part.starts = std.mem.bytesAsSlice(u32, std.mem.sliceAsBytes(words[d..][0..half]))[0 .. d + 1];
+                part.offsets = words[d + half ..][0 .. d + 1];
+                part.words = words[d + half + d + 1 ..];
+                if (!sound(&part)) return self.corrupt(diagnostic, "the values of a column contradict each other");
+            },
+        }
+        return part;
+    }
+};
+
+/// Starts and offsets rise as the shapes say, and bits that are taken whole name rows alone, so that no look-up checks again.
+fn sound(part: *const ColumnPostings) bool {
+    if (part.starts[0] != 0 or part.starts[part.distinct] != part.entries) return false;
+    if (part.offsets[0] != 0 or part.offsets[part.distinct] != part.words.len) return false;
+    for (0..part.distinct) |i| {
+        if (part.starts[i + 1] <= part.starts[i] or part.starts[i + 1] - part.starts[i] > part.n) return false;
+        if (i > 0 and part.keys[i] <= part.keys[i - 1]) return false;
+        const shape = posting_room.Shape.of(part.n, part.starts[i + 1] - part.starts[i]);
+        if (part.offsets[i + 1] < part.offsets[i] or part.offsets[i + 1] - part.offsets[i] != shape.words()) return false;
+        if (part.offsets[i + 1] > part.words.len) return false;
+        if (!shape.is_bits or part.n % 64 == 0) continue;
+        const last = part.words[@intCast(part.offsets[i + 1] - 1)];
+        if (last & ~low_bits(part.n % 64) != 0) return false;
+    }
+    return true;
+}
+
+fn add(a: u64, b: u64) u64 {
+    return a +| b;
+}
+
+fn bad(diagnostic: *Diagnostic, name: []const u8, why: []const u8) error{Corrupt} {
+    diagnostic.in_file(name, "is damaged: {s}", .{why});
+    return error.Corrupt;
 }
 
 test "bits are read from any position and none beyond the last" {

@@ -1,4 +1,4 @@
-//! What went wrong, in words, beside an error's name.
+//! The description of an error, beside its name.
 const std = @import("std");
 
 pub const Diagnostic = struct {

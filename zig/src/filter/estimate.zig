@@ -4,15 +4,15 @@
 const std = @import("std");
 const base = @import("base");
 const column_room = @import("column.zig");
-const tree = @import("tree.zig");
-const Found = @import("found.zig").Found;
+const tree = @import("leaf.zig");
+const Found = @import("leaf.zig").Found;
 const Leaf = @import("leaf.zig").Leaf;
 const Node = tree.Node;
 
 /// Rows looked at when a filter is compiled: enough to tell 1 % from 2 %.
-pub const sample_rows_max = 1024;
+const sample_rows_max = 1024;
 /// Rows drawn from a posting; those of shorter ones are all looked at, and the count is exact.
-pub const drawn_max = 256;
+const drawn_max = 256;
 const draws_max = 4;
 const enough_passing = 64;
 const sample_words_max = sample_rows_max / 64;
@@ -75,7 +75,7 @@ pub fn estimate(root: *const Node, sample: *const Sample, passed: *const Bits) E
     return .{ .count = std.math.clamp(of_sample.count, low, high), .is_exact = false };
 }
 
-/// What counts alone say: least and most rows that can pass.
+/// Bounds from counts alone: least and most rows that can pass.
 pub const Bounds = struct {
     low: u64,
     high: u64,

@@ -11,7 +11,6 @@ pub const Filter = predicate.Filter;
 pub const CompileError = predicate.CompileError;
 pub const Diagnostic = @import("diagnostic.zig").Diagnostic;
 pub const Matches = predicate.Matches;
-pub const PostingsError = @import("postings.zig").OpenError;
 pub const program = @import("program.zig");
 pub const write_postings = @import("postings_writer.zig").write;
 
@@ -23,5 +22,4 @@ test {
     _ = program;
     _ = @import("posting.zig");
     _ = @import("postings_test.zig");
-    _ = @import("restrict_test.zig");
 }

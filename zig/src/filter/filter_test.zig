@@ -1,21 +1,21 @@
 //! Filters against an interpreter: random programs over random columns, masks, estimates, and threads that ask at once.
 const std = @import("std");
-const testing = std.testing;
 const base = @import("base");
 const column_room = @import("column.zig");
 const program = @import("program.zig");
 const predicate = @import("predicate.zig");
 const random_table = @import("random_table_test.zig");
+const check_program = @import("random_table_test.zig").check_program;
+const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Writer = @import("random_table_test.zig").Writer;
+const testing = std.testing;
 const Table = random_table.Table;
 const random_tree = random_table.random_tree;
 const with_postings = random_table.with_postings;
-const check_program = @import("interpreter_test.zig").check_program;
 const Column = column_room.Column;
 const Columns = column_room.Columns;
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = predicate.Filter;
 const Opcode = program.Opcode;
-const Writer = @import("writer_test.zig").Writer;
 
 test "random programs say what the interpreter says, in every form" {
     var prng = base.Prng.init(20261);
@@ -218,5 +218,55 @@ test "sets as bitmaps end where they should" {
         const filter = try Filter.compile(testing.allocator, &columns, bytes, &diagnostic);
         defer filter.deinit();
         for (values, 0..) |value, row| try testing.expectEqual(value == low or value == low + span, filter.passes(@intCast(row)));
+    };
+}
+
+test "restricted filters agree with both of what they are made of, whichever way they are asked" {
+    const n = 3000;
+    var prng = base.Prng.init(23);
+    var values: [n]i32 = undefined;
+    for (&values) |*value| value.* = @intCast(prng.below(100));
+    var columns = try column_room.Columns.init(testing.allocator, n);
+    defer columns.deinit();
+    var diagnostic = Diagnostic{};
+    const given = column_room.Column{ .name = "n", .type = .i32, .row_count = n, .validity = null, .values = @ptrCast(&values), .values_count = n };
+    try columns.add(given, &diagnostic);
+    for ([_]u64{ 0, 1, 10, 100 }) |percent| for ([_]u64{ 0, 1, 30, 99 }) |below| for ([_]bool{ false, true }) |resolved| {
+        var bits: [(n + 7) / 8]u8 = @splat(0);
+        for (0..n) |row| if (prng.below(100) < percent) {
+            bits[row / 8] |= @as(u8, 1) << @intCast(row % 8);
+        };
+        const rows = try Filter.from_mask(testing.allocator, &bits, n);
+        defer rows.deinit();
+        var writer = Writer{ .alloc = testing.allocator, .columns = &.{given} };
+        defer writer.deinit();
+        try writer.leaf(.range, 0, &.{ 0, below });
+        const bytes = try writer.finish();
+        defer testing.allocator.free(bytes);
+        const inner = try Filter.compile(testing.allocator, &columns, bytes, &diagnostic);
+        defer inner.deinit();
+        try testing.expectError(error.InvalidArgument, Filter.restrict(testing.allocator, rows, inner)); // no mask
+        const both = try Filter.restrict(testing.allocator, inner, rows);
+        defer both.deinit();
+        if (resolved) _ = try both.resolve();
+        var expected: u64 = 0;
+        var vertices: [n]u32 = undefined;
+        var passes: [n]bool = undefined;
+        for (&vertices, 0..) |*vertex, i| vertex.* = @intCast(i);
+        both.passes_many(&vertices, &passes);
+        for (0..n) |row| {
+            const live = (bits[row / 8] >> @intCast(row % 8)) & 1 == 1;
+            const wanted = live and values[row] >= 0 and values[row] <= below;
+            expected += @intFromBool(wanted);
+            try testing.expectEqual(wanted, both.passes(@intCast(row)));
+            try testing.expectEqual(wanted, passes[row]);
+            try testing.expectEqual(wanted, (both.matching_word(row / 64) >> @intCast(row % 64)) & 1 == 1);
+        }
+        try testing.expectEqual(expected, both.count(null));
+        var matches = try both.matches();
+        try testing.expectEqual(expected, matches.count());
+        while (matches.next()) |row| try testing.expect(passes[row]);
+        if (both.estimate() == 0) try testing.expectEqual(0, expected);
+        if (percent == 0) try testing.expectEqual(0, both.estimate());
     };
 }

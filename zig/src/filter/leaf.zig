@@ -5,22 +5,144 @@
 //! Nulls: the tree above holds `not` only at its leaves (predicate.zig), so a leaf needs no third value. It passes when
 //! the row is valid and the test says what `negated` wants; a null row passes neither the test nor its negation.
 const std = @import("std");
-const assert = std.debug.assert;
 const column_room = @import("column.zig");
 const program = @import("program.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
-const Found = @import("found.zig").Found;
-const PartError = @import("postings.zig").PartError;
+const PartError = column_room.PartError;
 const Column = column_room.Column;
 const Columns = column_room.Columns;
-const ValueType = program.ValueType;
+const ColumnPostings = column_room.ColumnPostings;
+const Span = column_room.Span;
+const assert = std.debug.assert;
+const ValueType = column_room.ValueType;
+
+// ---- rows that postings name ----
+//
+// The rows that match one test, from the postings of its column.
+
+/// More values than these are not sought one by one in an order: each takes a walk through the column.
+const sought_in_order_max = 256;
+
+pub const Found = struct {
+    postings: *const ColumnPostings,
+    kind: Kind,
+    /// Not empty where the kind says so; of `all` the smallest first.
+    spans: []const Span,
+    /// Rows that match, null and negation left aside: exactly, or of `any` and `all` at the very most.
+    matched_max: u64,
+
+    pub const Kind = enum {
+        /// The test is for null.
+        nulls,
+        /// Rows of the spans, none of them twice.
+        union_disjoint,
+        /// Rows of the spans, which overlap.
+        any,
+        /// Rows that stand in every span.
+        all,
+    };
+
+    pub fn of(arena: std.mem.Allocator, columns: *Columns, parsed: program.Leaf, diagnostic: *Diagnostic) column_room.PartError!?Found {
+        const part = try columns.postings_of(parsed.column, diagnostic) orelse return null;
+        if (parsed.opcode == .is_null) return .{ .postings = part, .kind = .nulls, .spans = &.{}, .matched_max = part.nulls };
+        if (part.form == .none) return null;
+        if (part.form == .order and parsed.opcode == .in_set and parsed.operands.len() > sought_in_order_max) return null;
+        var self = Found{ .postings = part, .kind = .union_disjoint, .spans = &.{}, .matched_max = 0 };
+        if (parsed.opcode == .range) {
+            const span = try arena.alloc(Span, 1);
+            span[0] = .{
+                .from = part.lower(parsed.column, key_of(parsed, 0)),
+                .to = part.upper(parsed.column, key_of(parsed, 1)),
+            };
+            span[0].to = @max(span[0].to, span[0].from);
+            self.matched_max = part.count(span[0]);
+            if (self.matched_max > 0) self.spans = span;
+            return self;
+        }
+        var spans: std.ArrayList(Span) = .empty;
+        for (0..parsed.operands.len()) |i| {
+            const key = key_of(parsed, i);
+            const span = Span{ .from = part.lower(parsed.column, key), .to = part.upper(parsed.column, key) };
+            if (span.from < span.to) {
+                try spans.append(arena, span);
+            } else if (parsed.opcode == .contains_all) return self; // no list holds it
+        }
+        self.spans = spans.items;
+        const is_list = parsed.column.type.is_list();
+        if (is_list and spans.items.len > 1) self.kind = if (parsed.opcode == .contains_all) .all else .any;
+        if (self.kind == .all) {
+            std.mem.sort(Span, spans.items, part, fewer);
+            self.matched_max = part.count(spans.items[0]);
+        } else for (spans.items) |span| {
+            self.matched_max += part.count(span);
+        }
+        self.matched_max = @min(self.matched_max, part.n);
+        // Of no value at all every list holds all: the test by row knows it.
+        if (is_list and parsed.opcode == .contains_all and parsed.operands.len() == 0) return null;
+        return self;
+    }
+
+    pub fn is_exact(self: *const Found) bool {
+        return self.kind == .nulls or self.kind == .union_disjoint;
+    }
+
+    /// Entries in the spans from which rows can be drawn: of `all` the rows of the smallest.
+    pub fn drawable(self: *const Found) []const Span {
+        return if (self.kind == .all) self.spans[0..1] else self.spans;
+    }
+
+    pub fn entries(self: *const Found) u64 {
+        var total: u64 = 0;
+        for (self.drawable()) |span| total += self.postings.count(span);
+        return total;
+    }
+
+    /// Single values behind the drawable spans.
+    pub fn values(self: *const Found) u64 {
+        if (self.postings.form == .order) return self.drawable().len;
+        var total: u64 = 0;
+        for (self.drawable()) |span| total += span.to - span.from;
+        return total;
+    }
+
+    /// The i-th of `entries`, or one near it.
+    pub fn draw(self: *const Found, i: u64) u32 {
+        var left = i;
+        for (self.drawable()) |span| {
+            const here = self.postings.count(span);
+            if (left < here) return self.postings.select(span, @intCast(left));
+            left -= here;
+        }
+        unreachable;
+    }
+
+    pub fn each(self: *const Found, to: anytype) void {
+        for (self.drawable()) |span| self.postings.each(span, to);
+    }
+};
+
+fn fewer(part: *const ColumnPostings, a: Span, b: Span) bool {
+    return part.count(a) < part.count(b);
+}
+
+fn key_of(parsed: program.Leaf, i: usize) u64 {
+    switch (parsed.column.type) {
+        .bool => return parsed.operands.word(i),
+        inline else => |t| {
+            const T = column_room.ValueType(t);
+            return column_room.key_of(T, parsed.operands.get(T, i).?).?;
+        },
+    }
+}
+
+// ---- leaves ----
 
 pub const Leaf = struct {
     column: Column,
     negated: bool,
-    /// What a check costs beside the others, for ordering.
+    /// The relative cost of a check, for ordering.
     cost: f32,
-    /// Where the column's postings hold what is looked for; null where it has none.
+    /// The operand in the column's postings; null where it has none.
     found: ?Found = null,
     operands: Operands,
     passes: *const fn (leaf: *const Leaf, row: usize) bool,
@@ -347,4 +469,108 @@ fn Forms(comptime Test: type) type {
             return passed;
         }
     };
+}
+
+// ---- trees ----
+//
+// The tree of a filter with `not` only at its leaves: De Morgan's laws hold in three-valued logic. Then `all` and `any`
+// are monotone and a row is true under them exactly when enough children are true, so that from here on "false or
+// null" is one value and two are enough.
+
+pub const Node = union(enum) {
+    constant: bool,
+    leaf: *const Leaf,
+    all: []*Node,
+    any: []*Node,
+};
+
+/// The two kinds of 64 rows.
+pub const Neighbors = struct {
+    first: usize,
+    count: usize,
+
+    pub inline fn check(self: Neighbors, leaf: *const Leaf, alive: u64) u64 {
+        return leaf.word(leaf, self.first, self.count, alive);
+    }
+
+    /// The word of rows from 64 · i.
+    pub fn of(i: usize, row_count: usize) Neighbors {
+        return .{ .first = 64 * i, .count = @min(64, row_count - 64 * i) };
+    }
+};
+
+pub const Gathered = struct {
+    rows: []const u32,
+
+    pub inline fn check(self: Gathered, leaf: *const Leaf, alive: u64) u64 {
+        return leaf.gather(leaf, self.rows, alive);
+    }
+};
+
+/// Those of `alive` that pass. The depth is bounded by program.depth_max.
+pub fn evaluate(node: *const Node, rows: anytype, alive: u64) u64 {
+    switch (node.*) {
+        .constant => |value| return if (value) alive else 0,
+        .leaf => |leaf| return rows.check(leaf, alive),
+        .all => |children| {
+            var passed = alive;
+            for (children) |child| {
+                if (passed == 0) break;
+                passed = evaluate(child, rows, passed);
+            }
+            return passed;
+        },
+        .any => |children| {
+            var open = alive;
+            for (children) |child| {
+                if (open == 0) break;
+                open &= ~evaluate(child, rows, open);
+            }
+            return alive & ~open;
+        },
+    }
+}
+
+/// Moves `not` down to the leaves and folds constants.
+pub fn build(
+    arena: std.mem.Allocator,
+    columns: *Columns,
+    nodes: []const program.Node,
+    at: u32,
+    negated: bool,
+    leaves: *usize,
+    diagnostic: *Diagnostic,
+) PartError!*Node {
+    const node = try arena.create(Node);
+    switch (nodes[at]) {
+        .not => |child| return build(arena, columns, nodes, child, !negated, leaves, diagnostic),
+        .constant => |value| node.* = .{ .constant = value != negated },
+        .leaf => |parsed| {
+            const leaf = try arena.create(Leaf);
+            leaf.* = try Leaf.init(arena, columns, parsed, negated, diagnostic);
+            leaves.* += 1;
+            node.* = .{ .leaf = leaf };
+        },
+        inline .all, .any => |indices, tag| {
+            const children = try arena.alloc(*Node, indices.len);
+            for (children, indices) |*child, index| child.* = try build(arena, columns, nodes, index, negated, leaves, diagnostic);
+            node.* = join((tag == .all) != negated, children);
+        },
+    }
+    return node;
+}
+
+fn join(is_all: bool, children: []*Node) Node {
+    var kept: usize = 0;
+    for (children) |child| {
+        if (child.* == .constant) {
+            if (child.constant != is_all) return .{ .constant = !is_all };
+            continue;
+        }
+        children[kept] = child;
+        kept += 1;
+    }
+    if (kept == 0) return .{ .constant = is_all };
+    if (kept == 1) return children[0].*;
+    return if (is_all) .{ .all = children[0..kept] } else .{ .any = children[0..kept] };
 }

@@ -12,7 +12,7 @@ const base = @import("base");
 
 /// At this share of all rows, 1 / 16, bits are quicker to use and hardly larger.
 pub const bits_share = 16;
-pub const skip_step = 256;
+const skip_step = 256;
 
 pub const Shape = struct {
     n: u32,

@@ -7,8 +7,7 @@ const Column = column_room.Column;
 const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = @import("predicate.zig").Filter;
-const Writer = @import("writer_test.zig").Writer;
-const postings = @import("postings.zig");
+const Writer = @import("random_table_test.zig").Writer;
 const write_postings = @import("postings_writer.zig").write;
 
 /// No multiple of 64: the last word of bits has some that are no rows.
@@ -274,8 +273,8 @@ test "bits of rows that are none are damage" {
     defer table.deinit();
     const bytes = try table.dir.dir.readFileAllocOptions(testing.allocator, "columns.postings", 1 << 26, null, .@"8", null);
     defer testing.allocator.free(bytes);
-    const header: *postings.Header = @ptrCast(bytes.ptr);
-    const entries: []postings.Entry = std.mem.bytesAsSlice(postings.Entry, bytes[@sizeOf(postings.Header)..][0 .. header.column_count * @sizeOf(postings.Entry)]);
+    const header: *column_room.Header = @ptrCast(bytes.ptr);
+    const entries: []column_room.Entry = std.mem.bytesAsSlice(column_room.Entry, bytes[@sizeOf(column_room.Header)..][0 .. header.column_count * @sizeOf(column_room.Entry)]);
     for (entries) |*entry| {
         if (!std.mem.eql(u8, bytes[entry.name_offset..][0..entry.name_size], "few")) continue;
         const part: []align(8) u8 = @alignCast(bytes[@intCast(entry.offset)..][0..@intCast(entry.size)]);

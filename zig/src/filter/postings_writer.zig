@@ -5,13 +5,11 @@ const assert = std.debug.assert;
 const base = @import("base");
 const column_room = @import("column.zig");
 const posting_room = @import("posting.zig");
-const postings = @import("postings.zig");
-const program = @import("program.zig");
 const Column = column_room.Column;
 const Columns = column_room.Columns;
-const Form = postings.Form;
+const Form = column_room.Form;
 
-pub const WriteError = error{OutOfMemory} || std.fs.File.OpenError || std.fs.File.WriteError || std.fs.File.PWriteError || std.fs.File.SyncError || std.fs.File.SetEndPosError;
+const WriteError = error{OutOfMemory} || std.fs.File.OpenError || std.fs.File.WriteError || std.fs.File.PWriteError || std.fs.File.SyncError || std.fs.File.SetEndPosError;
 
 /// A value is worth a place in the directory where this many rows have it, on average.
 const rows_per_value_min = 16;
@@ -25,11 +23,11 @@ pub fn write(alloc: std.mem.Allocator, path: []const u8, columns: *const Columns
     const count = columns.by_name.count();
     var names_size: usize = 0;
     for (columns.by_name.keys()) |name| names_size += name.len;
-    const directory = try alloc.alignedAlloc(u8, .@"8", aligned(@sizeOf(postings.Header) + count * @sizeOf(postings.Entry) + names_size));
+    const directory = try alloc.alignedAlloc(u8, .@"8", aligned(@sizeOf(column_room.Header) + count * @sizeOf(column_room.Entry) + names_size));
     defer alloc.free(directory);
     @memset(directory, 0);
-    const entries: []postings.Entry = std.mem.bytesAsSlice(postings.Entry, directory[@sizeOf(postings.Header)..][0 .. count * @sizeOf(postings.Entry)]);
-    var name_at = @sizeOf(postings.Header) + count * @sizeOf(postings.Entry);
+    const entries: []column_room.Entry = std.mem.bytesAsSlice(column_room.Entry, directory[@sizeOf(column_room.Header)..][0 .. count * @sizeOf(column_room.Entry)]);
+    var name_at = @sizeOf(column_room.Header) + count * @sizeOf(column_room.Entry);
     var end: u64 = directory.len;
     for (columns.by_name.values(), entries) |*column, *entry| {
         @memcpy(directory[name_at..][0..column.name.len], column.name);
@@ -57,29 +55,29 @@ pub fn write(alloc: std.mem.Allocator, path: []const u8, columns: *const Columns
         }
     }
     try file.setEndPos(end);
-    const header = postings.Header{
-        .magic = postings.magic.*,
+    const header = column_room.Header{
+        .magic = column_room.magic.*,
         .checksum = 0,
-        .version = postings.version,
+        .version = column_room.version,
         .column_count = @intCast(count),
         .n = columns.row_count,
         .directory_size = directory.len,
         .file_size = end,
         .generation = generation,
     };
-    @memcpy(directory[0..@sizeOf(postings.Header)], std.mem.asBytes(&header));
+    @memcpy(directory[0..@sizeOf(column_room.Header)], std.mem.asBytes(&header));
     std.mem.writeInt(u64, directory[8..16], base.checksum(directory[16..]), .little);
     try file.pwriteAll(directory, 0);
     try file.sync();
 }
 
 fn aligned(size: u64) usize {
-    return @intCast(std.mem.alignForward(u64, size, postings.alignment));
+    return @intCast(std.mem.alignForward(u64, size, column_room.alignment));
 }
 
 /// One column's part.
 const Part = struct {
-    entry: postings.Entry,
+    entry: column_room.Entry,
     words: []u64,
 
     fn of(alloc: std.mem.Allocator, n: u32, column: *const Column) error{OutOfMemory}!Part {
@@ -94,7 +92,7 @@ const Part = struct {
             .values
         else
             .order;
-        var self = Part{ .entry = std.mem.zeroes(postings.Entry), .words = &.{} };
+        var self = Part{ .entry = std.mem.zeroes(column_room.Entry), .words = &.{} };
         self.entry.form = @intFromEnum(form);
         self.entry.nulls = sorted.nulls;
         self.entry.entries = entries;
@@ -140,9 +138,9 @@ fn values_part(alloc: std.mem.Allocator, n: u32, sorted: *const Sorted) error{Ou
 
 fn order_part(alloc: std.mem.Allocator, n: u32, sorted: *const Sorted) error{OutOfMemory}![]u64 {
     const entries = sorted.rows.len;
-    const fences = @min(postings.fences_max, entries);
-    const width = postings.width_of(n);
-    const words = try alloc.alloc(u64, fences + postings.words_of_order(entries, width));
+    const fences = @min(column_room.fences_max, entries);
+    const width = column_room.width_of(n);
+    const words = try alloc.alloc(u64, fences + column_room.words_of_order(entries, width));
     @memset(words, 0);
     for (0..fences) |fence| words[fence] = sorted.key(fence * entries / fences);
     for (sorted.rows, 0..) |row, i| posting_room.put(words[fences..], i * width, width, row);
@@ -177,7 +175,7 @@ const Sorted = struct {
         for (0..n) |row| {
             if (!column.is_valid(row)) continue;
             if (!is_list) {
-                if (postings.key_at(column, row) == null) continue;
+                if (column_room.key_at(column, row) == null) continue;
                 order[count] = @intCast(row);
                 count += 1;
             } else for (@intCast(column.offsets.?[row])..@intCast(column.offsets.?[row + 1])) |element| {
@@ -213,7 +211,7 @@ const Sorted = struct {
     }
 
     fn key(self: *const Sorted, i: usize) u64 {
-        return if (self.elements.len > 0) element_key(self.column, self.elements[i]).? else postings.key_at(self.column, self.rows[i]).?;
+        return if (self.elements.len > 0) element_key(self.column, self.elements[i]).? else column_room.key_at(self.column, self.rows[i]).?;
     }
 
     fn runs(self: *const Sorted) Runs {
@@ -240,9 +238,9 @@ fn element_key(column: *const Column, element: usize) ?u64 {
     switch (column.type) {
         .list_code32 => {
             const code = column.elements(i32)[element];
-            return if (code < 0) null else postings.key_of(i32, code);
+            return if (code < 0) null else column_room.key_of(i32, code);
         },
-        .list_i64 => return postings.key_of(i64, column.elements(i64)[element]),
+        .list_i64 => return column_room.key_of(i64, column.elements(i64)[element]),
         else => unreachable,
     }
 }
@@ -258,8 +256,8 @@ fn radix(column: *const Column, order: []u32, spare: []u32) []u32 {
 fn radix_of(comptime t: column_room.ColumnType, column: *const Column, order: []u32, spare: []u32) []u32 {
     const key = struct {
         inline fn key(c: *const Column, i: u32) u64 {
-            const T = program.ValueType(t);
-            return postings.key_of(T, if (t == .bool) c.bool_at(i) else c.elements(T)[i]).?;
+            const T = column_room.ValueType(t);
+            return column_room.key_of(T, if (t == .bool) c.bool_at(i) else c.elements(T)[i]).?;
         }
     }.key;
     var counts: [8][256]u32 = @splat(@splat(0));

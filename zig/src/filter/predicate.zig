@@ -1,8 +1,8 @@
 //! A filter ready to run. Truth has three values, as in SQL and Arrow (Kleene): a comparison with null is null, `not`
-//! null is null, and only what is true passes. tree.zig says how two values become enough.
+//! null is null, and only what is true passes. leaf.zig says how two values become enough.
 //!
 //! Two forms come out of the tree: steps with two exits each, for one vertex at a time with as few tests as can be;
-//! and the tree itself, for 64 rows or vertices at a time. What the columns' postings know (found.zig) makes three things
+//! and the tree itself, for 64 rows or vertices at a time. What the columns' postings know (leaf.zig) makes three things
 //! cheap: counts (estimate.zig), and all rows that pass, as a list where they are few or as bits (resolve.zig).
 const std = @import("std");
 const assert = std.debug.assert;
@@ -11,7 +11,7 @@ const column_room = @import("column.zig");
 const estimates = @import("estimate.zig");
 const program = @import("program.zig");
 const resolving = @import("resolve.zig");
-const tree = @import("tree.zig");
+const tree = @import("leaf.zig");
 const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Gathered = tree.Gathered;
@@ -21,9 +21,9 @@ const Node = tree.Node;
 const Set = resolving.Set;
 const evaluate = tree.evaluate;
 
-pub const CompileError = program.ParseError || @import("postings.zig").PartError;
+pub const CompileError = program.ParseError || @import("column.zig").PartError;
 
-/// Where a step leads: to another step, or to an end.
+/// The target of a step: another step, or an end.
 const Exit = u32;
 const exit_pass: Exit = std.math.maxInt(Exit);
 const exit_fail: Exit = exit_pass - 1;
@@ -37,7 +37,7 @@ pub const Filter = struct {
     root: *const Node,
     steps: []const Step,
     entry: Exit,
-    /// What passes another filter and is in a set of rows; then there is no tree.
+    /// The rows that pass another filter and are in a set of rows; then there is no tree.
     within: ?Within = null,
     /// Rows that pass, as `estimate` says.
     expected: estimates.Estimate,
@@ -88,7 +88,7 @@ pub const Filter = struct {
         return self;
     }
 
-    /// What passes `inner` and `rows`, a mask: a filter over data of which some rows are dead. Both must outlive it. Nothing
+    /// A filter that passes the rows of `inner` that are in `rows`, a mask: a filter over data of which some rows are dead. Both must outlive it. Nothing
     /// is copied before somebody asks for all matches.
     pub fn restrict(alloc: std.mem.Allocator, inner: *Filter, rows: *const Filter) error{ InvalidArgument, OutOfMemory }!*Filter {
         const words = rows.bits.load(.acquire) orelse return error.InvalidArgument;
@@ -196,7 +196,7 @@ pub const Filter = struct {
         }
     }
 
-    /// What `resolve` would take, in nanoseconds, roughly; 0 where it is done. A check of an unresolved filter takes some
+    /// The rough cost of `resolve` in nanoseconds; 0 where it is done. A check of an unresolved filter takes some
     /// ten nanoseconds, of a resolved one about one: whoever will ask often resolves first where this is little.
     pub fn resolve_cost_ns(self: *const Filter) f64 {
         if (self.is_resolved()) return 0;

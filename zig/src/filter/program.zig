@@ -21,17 +21,18 @@ const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const ColumnType = column_room.ColumnType;
 const Column = column_room.Column;
 const Columns = column_room.Columns;
+const ValueType = column_room.ValueType;
 
 pub const magic = "VFLT";
 pub const version = 1;
 pub const header_size = 32;
-pub const column_size = 8;
-pub const instruction_size = 16;
+const column_size = 8;
+const instruction_size = 16;
 pub const instructions_max = 4096;
-pub const operands_max = 1 << 22;
+const operands_max = 1 << 22;
 pub const depth_max = 64;
 /// A row must hold every one of these, so longer lists than any row's are no use; bounds the work a row.
-pub const contains_all_max = 1024;
+const contains_all_max = 1024;
 
 pub const Opcode = enum(u8) {
     /// Two operands: low <= value <= high.
@@ -99,7 +100,7 @@ pub const Node = union(enum) {
     any: []u32,
 };
 
-pub const Tree = struct { nodes: []Node };
+const Tree = struct { nodes: []Node };
 
 const Header = struct {
     column_count: usize,
@@ -248,28 +249,6 @@ fn parse_leaf(
     };
     if (!in_order) return bad(diagnostic, "the operands of instruction {d} do not ascend, or do not fit column {s}", .{ i, column.name });
     return .{ .opcode = opcode, .column = column, .operands = operands };
-}
-
-/// The type of one value of a column, or of one element of its lists.
-pub fn ValueType(comptime t: ColumnType) type {
-    return switch (t) {
-        .bool => bool,
-        .code32, .list_code32 => i32,
-        .list_i64 => i64,
-        inline else => |scalar| switch (scalar) {
-            .i8 => i8,
-            .i16 => i16,
-            .i32 => i32,
-            .i64 => i64,
-            .u8 => u8,
-            .u16 => u16,
-            .u32 => u32,
-            .u64 => u64,
-            .f32 => f32,
-            .f64 => f64,
-            else => unreachable,
-        },
-    };
 }
 
 fn in_range_and_order(comptime T: type, opcode: Opcode, operands: Operands) bool {

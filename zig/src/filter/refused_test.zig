@@ -9,14 +9,14 @@ const random_table = @import("random_table_test.zig");
 const Table = random_table.Table;
 const random_tree = random_table.random_tree;
 const random_leaf = random_table.random_leaf;
-const check_program = @import("interpreter_test.zig").check_program;
+const check_program = @import("random_table_test.zig").check_program;
 const Column = column_room.Column;
 const ColumnType = column_room.ColumnType;
 const Columns = column_room.Columns;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Filter = predicate.Filter;
 const Opcode = program.Opcode;
-const Writer = @import("writer_test.zig").Writer;
+const Writer = @import("random_table_test.zig").Writer;
 
 test "damaged programs are refused or run, never worse" {
     var prng = base.Prng.init(99);

@@ -7,8 +7,8 @@ const base = @import("base");
 const column_room = @import("column.zig");
 const estimate = @import("estimate.zig");
 const posting_room = @import("posting.zig");
-const tree = @import("tree.zig");
-const Found = @import("found.zig").Found;
+const tree = @import("leaf.zig");
+const Found = @import("leaf.zig").Found;
 const Leaf = @import("leaf.zig").Leaf;
 const Node = tree.Node;
 
@@ -32,7 +32,7 @@ pub const Set = union(enum) {
     }
 };
 
-// What things take, in nanoseconds, roughly: only their order matters.
+// Rough costs in nanoseconds: only their order matters.
 const entry_ns = 1.5;
 const posting_ns = 20;
 const word_ns = 0.5;
@@ -355,7 +355,7 @@ fn shrunk(alloc: std.mem.Allocator, list: estimate.List) Error![]u32 {
     return alloc.realloc(list.rows, list.len);
 }
 
-/// What `resolve` is expected to take, roughly.
+/// The rough expected cost of `resolve`.
 pub fn cost_ns(node: *const Node, n: u64) f64 {
     const every = every_row_ns(node, n);
     switch (node.*) {

@@ -7,7 +7,7 @@ const base = @import("base");
 
 const types = @import("types.zig");
 const Graph = types.Graph;
-const Placement = @import("placement.zig").Placement;
+const Placement = @import("types.zig").Placement;
 
 /// Of a page's edges only those to the pages it shares most with count.
 const links_max = 32;
@@ -15,7 +15,7 @@ const links_max = 32;
 const rounds_max = 20;
 /// Ranges of so many pages keep the order in which they were filled.
 const range_min = 4;
-/// What an edge that leaves the range counts, toward the half on its side.
+/// The weight of an edge that leaves the range, toward the half on its side.
 const outside_weight = 0.25;
 
 /// Reorders the pages of a placement.

@@ -10,8 +10,7 @@ const types = @import("types.zig");
 const workers = @import("workers.zig");
 const prune = @import("prune.zig");
 const search = @import("search.zig");
-const entry_room = @import("entry.zig");
-const vamana = @import("vamana.zig");
+const connectivity = @import("connect.zig");
 const Candidate = search.Candidate;
 const Graph = types.Graph;
 
@@ -50,9 +49,9 @@ pub const Begun = struct {
     }
 };
 
-/// Where searches of a begun graph start: near the middle, and at a vertex that leads somewhere.
+/// The start of searches of a begun graph: near the middle, and a vertex that leads somewhere.
 pub fn entry(comptime Distances: type, distances: *const Distances, graph: *const Graph, seed: u64) u32 {
-    const middle = entry_room.medoid(Distances, distances, graph.n, seed);
+    const middle = connectivity.medoid(Distances, distances, graph.n, seed);
     if (graph.degrees[middle] > 0) return middle;
     var nearest = middle;
     var nearest_distance = std.math.inf(f32);
@@ -77,7 +76,7 @@ const stayed_starts = 128;
 const new_starts = 64;
 pub const starts_max = stayed_starts + new_starts;
 
-/// Where the place of a new vertex is looked for: at the entry, and at vertices that lie evenly among those that stayed
+/// Starts of the search for the place of a new vertex: the entry, and at vertices that lie evenly among those that stayed
 /// and among the new ones so far. A fresh graph grows in all places at once, so one entry leads everywhere. Here lists are
 /// full, and hardly one of them takes up a vertex far from all others: who comes next to such a place would not find it.
 pub fn starts(order: []const u32, stayed: u32, inserted: u32, out: *[starts_max]u32) []const u32 {
@@ -92,7 +91,7 @@ pub fn starts(order: []const u32, stayed: u32, inserted: u32, out: *[starts_max]
 /// Says to an insertion that those with lists are in the graph already.
 pub const Stayed = struct {
     /// The entry is one of them, if any is, and stays first.
-    pub fn restore(_: *Stayed, insertion: *vamana.Insertion) error{OutOfMemory}!void {
+    pub fn restore(_: *Stayed, insertion: *types.Insertion) error{OutOfMemory}!void {
         const degrees = insertion.graph.degrees;
         const order = insertion.order;
         var stayed: u32 = 0;
@@ -110,7 +109,7 @@ pub const Stayed = struct {
         return false;
     }
 
-    pub fn save(_: *Stayed, _: *const vamana.Insertion) error{NotKept}!void {}
+    pub fn save(_: *Stayed, _: *const types.Insertion) error{NotKept}!void {}
 };
 
 /// Mends the lists that lead to vertices that are gone. No list depends on another, so the result depends on nothing
@@ -213,7 +212,7 @@ fn Mender(comptime Distances: type) type {
 /// Buffers of one thread.
 fn Tools(comptime Distances: type) type {
     return struct {
-        origin: @import("origin.zig").Origin(Distances),
+        origin: @import("types.zig").Origin(Distances),
         pruner: prune.Pruner(Distances),
         gone: []u32,
         heirs: []u32,

@@ -1,12 +1,15 @@
 //! Graphs begun with lists of a former one: sound, as good as fresh ones over many turnovers, and for less work.
 const std = @import("std");
+const begun_room = @import("begun.zig");
+const connectivity = @import("connect.zig");
+const types = @import("types.zig");
+const vamana = @import("vamana.zig");
 const testing = std.testing;
 const base = @import("base");
 
-const room = @import("graph.zig");
-const Graph = room.Graph;
-const Begun = room.Begun;
-const BuildOptions = room.BuildOptions;
+const Graph = types.Graph;
+const Begun = begun_room.Begun;
+const BuildOptions = types.BuildOptions;
 const oracle = @import("testing.zig");
 const FloatDistances = oracle.FloatDistances;
 
@@ -29,7 +32,7 @@ const Counted = struct {
     }
 };
 
-/// What `former` knows, where vertex v becomes `place[v]`, or is gone.
+/// The lists of `former`, if vertex v becomes `place[v]`, or is gone.
 fn begin(former: *const Graph, place: []const u32, n: u32) !Begun {
     var gone: u32 = 0;
     for (place) |new| gone += @intFromBool(new == none);
@@ -131,7 +134,7 @@ test "over turnovers a graph finds what a fresh one finds, and measures less" {
     const seed = testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     const options: BuildOptions = .{ .degree = 16, .list_size = 40, .seed = 5 };
-    // Where whole clusters went, a small one that comes back may be led to by few: one world in fifteen loses 0.04.
+    // If whole clusters went, few links lead to a small one that comes back: one world in fifteen loses 0.04.
     const worlds = 4;
     for ([_]bool{ false, true }) |clusters| {
         var begun_found: f64 = 0;
@@ -153,7 +156,7 @@ fn after_turnovers(seed: u64, clusters: bool, options: BuildOptions) !struct { b
     var prng = base.Prng.init(seed).split(2);
     var measured: std.atomic.Value(u64) = .init(0);
     const counted: Counted = .{ .n = World.n, .points = &world.points, .measured = &measured };
-    var graph = try room.build(Counted, testing.allocator, &counted, options);
+    var graph = try vamana.build(Counted, testing.allocator, &counted, options);
     defer graph.deinit(testing.allocator);
     const fresh_work = measured.load(.monotonic);
     var place: [World.n]u32 = undefined;
@@ -162,15 +165,15 @@ fn after_turnovers(seed: u64, clusters: bool, options: BuildOptions) !struct { b
         var begun = try begin(&graph, &place, World.n);
         defer begun.deinit(testing.allocator);
         measured.store(0, .monotonic);
-        const next = try room.build_begun(Counted, testing.allocator, &counted, options, &begun);
+        const next = try vamana.build_begun(Counted, testing.allocator, &counted, options, &begun);
         graph.deinit(testing.allocator);
         graph = next;
         try oracle.expect_sound(&graph);
-        try testing.expectEqual(graph.n, try room.reachable_count(testing.allocator, &graph, graph.degree_max));
+        try testing.expectEqual(graph.n, try connectivity.reachable_count(testing.allocator, &graph, graph.degree_max));
         // Most of it is putting lists into order, as every build does; of more vertices less than half is left.
         try testing.expect(measured.load(.monotonic) < fresh_work * 9 / 10);
     }
-    var fresh = try room.build(FloatDistances, testing.allocator, &world.points, options);
+    var fresh = try vamana.build(FloatDistances, testing.allocator, &world.points, options);
     defer fresh.deinit(testing.allocator);
     // From many vertices, as searches of an index: between clusters that lie far apart no walk can be relied upon.
     var starts: [World.n / 25]u32 = undefined;
@@ -190,7 +193,7 @@ test "whatever is gone and whatever is new, threads make a sound graph and every
         for ([_]u32{ 1, 3 }) |threads| {
             var world = try World.init(seed);
             defer world.deinit();
-            var graph = try room.build(FloatDistances, testing.allocator, &world.points, options);
+            var graph = try vamana.build(FloatDistances, testing.allocator, &world.points, options);
             defer graph.deinit(testing.allocator);
             var place: [World.n]u32 = undefined;
             world.turn(&prng, count, prng.boolean(), &place);
@@ -199,10 +202,10 @@ test "whatever is gone and whatever is new, threads make a sound graph and every
             var own = options;
             own.threads = threads;
             own.gives_way = count % 2 == 0;
-            var next = try room.build_begun(FloatDistances, testing.allocator, &world.points, own, &begun);
+            var next = try vamana.build_begun(FloatDistances, testing.allocator, &world.points, own, &begun);
             defer next.deinit(testing.allocator);
             try oracle.expect_sound(&next);
-            try testing.expectEqual(next.n, try room.reachable_count(testing.allocator, &next, next.degree_max));
+            try testing.expectEqual(next.n, try connectivity.reachable_count(testing.allocator, &next, next.degree_max));
             try testing.expect(next.degrees[next.entry] > 0);
         }
     }
@@ -214,7 +217,7 @@ test "with one thread the same former graph gives the same graph; canceled, none
     var options: BuildOptions = .{ .degree = 12, .list_size = 30, .seed = 5 };
     var world = try World.init(seed);
     defer world.deinit();
-    var graph = try room.build(FloatDistances, testing.allocator, &world.points, options);
+    var graph = try vamana.build(FloatDistances, testing.allocator, &world.points, options);
     defer graph.deinit(testing.allocator);
     var place: [World.n]u32 = undefined;
     var prng = base.Prng.init(seed);
@@ -223,7 +226,7 @@ test "with one thread the same former graph gives the same graph; canceled, none
     for (&made) |*one| {
         var begun = try begin(&graph, &place, World.n);
         defer begun.deinit(testing.allocator);
-        one.* = try room.build_begun(FloatDistances, testing.allocator, &world.points, options, &begun);
+        one.* = try vamana.build_begun(FloatDistances, testing.allocator, &world.points, options, &begun);
     }
     defer for (&made) |*one| one.deinit(testing.allocator);
     try oracle.expect_equal_graphs(&made[0], &made[1]);
@@ -232,5 +235,5 @@ test "with one thread the same former graph gives the same graph; canceled, none
     options.cancel = &canceled;
     var begun = try begin(&graph, &place, World.n);
     defer begun.deinit(testing.allocator);
-    try testing.expectError(error.Canceled, room.build_begun(FloatDistances, testing.allocator, &world.points, options, &begun));
+    try testing.expectError(error.Canceled, vamana.build_begun(FloatDistances, testing.allocator, &world.points, options, &begun));
 }

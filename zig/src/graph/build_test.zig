@@ -1,25 +1,172 @@
 //! Builds over points whose neighbors are known by arithmetic or by brute force.
 const std = @import("std");
-const testing = std.testing;
 const base = @import("base");
 const quant = @import("quant");
-
-const room = @import("graph.zig");
-const Graph = room.Graph;
-const BuildOptions = room.BuildOptions;
+const connectivity = @import("connect.zig");
+const types = @import("types.zig");
+const vamana = @import("vamana.zig");
 const search = @import("search.zig");
-const Candidate = search.Candidate;
 const Plain = @import("connect.zig").Plain;
 const prune = @import("prune.zig");
 const oracle = @import("testing.zig");
+const workers = @import("workers.zig");
+const testing = std.testing;
+const linux = std.os.linux;
+const Crew = workers.Crew;
+
+const Graph = types.Graph;
+const BuildOptions = types.BuildOptions;
+const Candidate = search.Candidate;
 const FloatDistances = oracle.FloatDistances;
 
 fn build(points: *const FloatDistances, options: BuildOptions) !Graph {
-    return room.build(FloatDistances, testing.allocator, points, options);
+    return vamana.build(FloatDistances, testing.allocator, points, options);
 }
 
 fn expect_all_reachable(graph: *const Graph) !void {
-    try testing.expectEqual(graph.n, try room.reachable_count(testing.allocator, graph, graph.degree_max));
+    try testing.expectEqual(graph.n, try connectivity.reachable_count(testing.allocator, graph, graph.degree_max));
+}
+
+fn pruned_by_definition(points: *const FloatDistances, candidates: []const Candidate, alpha: f32, out: []u32) u32 {
+    var len: u32 = 0;
+    for (candidates) |candidate| {
+        if (len == out.len) break;
+        const hidden = for (out[0..len]) |kept| {
+            if (alpha * points.distance(kept, candidate.id) < candidate.distance()) break true;
+        } else false;
+        if (hidden) continue;
+        out[len] = candidate.id;
+        len += 1;
+    }
+    return len;
+}
+
+const DefinedList = struct {
+    ids: [degree]u32 = undefined,
+    len: u32 = 0,
+    /// Farther ones are refused: a full list without a new member.
+    radius: f32 = std.math.inf(f32),
+    pruned: u32 = 0,
+
+    const degree = 12;
+
+    /// Takes what pruning leaves of candidates, nearest first.
+    fn prune(self: *DefinedList, points: *const FloatDistances, candidates: []Candidate, alpha: f32) void {
+        std.sort.pdq(Candidate, candidates, {}, Candidate.less);
+        self.len = pruned_by_definition(points, candidates, alpha, &self.ids);
+        self.radius = std.math.inf(f32);
+        if (self.len < degree) return;
+        for (candidates) |candidate| {
+            if (candidate.id == self.ids[degree - 1]) self.radius = candidate.distance();
+        }
+    }
+};
+
+/// Every vertex in order: pruned from all that the entry leads to, then offered to those that it keeps.
+fn built_by_definition(points: *const FloatDistances, order: []const u32, alpha: f32, lists: []DefinedList) !void {
+    var reached = try base.BitSet.init(testing.allocator, points.n);
+    defer reached.deinit(testing.allocator);
+    const stack = try testing.allocator.alloc(u32, points.n);
+    defer testing.allocator.free(stack);
+    const candidates = try testing.allocator.alloc(Candidate, points.n);
+    defer testing.allocator.free(candidates);
+    for (order[1..]) |vertex| {
+        reached.clear();
+        reached.insert(order[0]);
+        stack[0] = order[0];
+        var waiting: u32 = 1;
+        var count: u32 = 0;
+        while (waiting > 0) {
+            waiting -= 1;
+            const at = stack[waiting];
+            candidates[count] = .init(points.distance(vertex, at), at);
+            count += 1;
+            for (lists[at].ids[0..lists[at].len]) |id| {
+                if (reached.contains(id)) continue;
+                reached.insert(id);
+                stack[waiting] = id;
+                waiting += 1;
+            }
+        }
+        const own = &lists[vertex];
+        own.prune(points, candidates[0..count], alpha);
+        for (own.ids[0..own.len]) |id| {
+            const list = &lists[id];
+            const distance = points.distance(id, vertex);
+            if (list.len < DefinedList.degree) {
+                list.ids[list.len] = vertex;
+                list.len += 1;
+                continue;
+            }
+            if (distance >= list.radius) continue;
+            var members: [DefinedList.degree + 1]Candidate = undefined;
+            for (list.ids, members[0..DefinedList.degree]) |member, *place| place.* = .init(points.distance(id, member), member);
+            members[DefinedList.degree] = .init(distance, vertex);
+            list.prune(points, &members, alpha);
+            list.pruned += 1;
+        }
+    }
+}
+
+/// Raises the flag after a number of calls and counts those that still come.
+const CancelingDistances = struct {
+    inner: *const FloatDistances,
+    n: u32,
+    calls_left: *std.atomic.Value(i64),
+    flag: *std.atomic.Value(bool),
+
+    pub fn distance(self: *const CancelingDistances, a: u32, b: u32) f32 {
+        return self.inner.distance(a, b);
+    }
+
+    pub fn distances(self: *const CancelingDistances, from: u32, ids: []const u32, out: []f32) void {
+        if (self.calls_left.fetchSub(1, .monotonic) <= 1) self.flag.store(true, .monotonic);
+        self.inner.distances(from, ids, out);
+    }
+};
+
+// ---- workers ----
+//
+// Each piece of work is done once, however much is left to who does it.
+
+/// Work that is handed out piece by piece, and what those who did it saw.
+const Pieces = struct {
+    const count = 1000;
+
+    crew: Crew,
+    next: std.atomic.Value(u32) = .init(0),
+    done: [count]std.atomic.Value(u32) = @splat(.init(0)),
+    wrong: std.atomic.Value(u32) = .init(0),
+    stopped: bool = false,
+    /// Those behind wait for it, as if no processor were left to them.
+    may_run: ?*std.Thread.ResetEvent = null,
+
+    fn work(self: *Pieces, worker: u32) void {
+        const is_behind = self.crew.gives_way and worker < self.crew.threads;
+        if (worker >= self.crew.numbers() or policy() != @as(usize, if (is_behind) 5 else 0)) _ = self.wrong.fetchAdd(1, .monotonic);
+        if (self.may_run) |event| if (is_behind) event.wait();
+        while (true) {
+            const piece = self.next.fetchAdd(1, .monotonic);
+            if (piece >= count) break;
+            _ = self.done[piece].fetchAdd(1, .monotonic);
+        }
+        if (self.may_run) |event| event.set();
+    }
+
+    pub fn stop(self: *Pieces) void {
+        self.stopped = true;
+    }
+
+    fn expect_each_once(self: *const Pieces) !void {
+        for (&self.done) |*times| try testing.expectEqual(1, times.load(.monotonic));
+        try testing.expectEqual(0, self.wrong.load(.monotonic));
+        try testing.expect(!self.stopped);
+    }
+};
+
+/// Of the calling thread, as the kernel numbers them: 0 the usual one, 5 behind all others.
+fn policy() usize {
+    return linux.syscall1(.sched_getscheduler, 0);
 }
 
 test "on a grid every point is linked to the points beside it" {
@@ -98,7 +245,7 @@ test "codes of the quant room build as well as floats" {
     defer encoder.deinit(testing.allocator);
     var wide: [dim]u16 = undefined;
     for (0..n) |v| codes.set(@intCast(v), &encoder, points.row(@intCast(v)), &wide);
-    var from_codes = try room.build(quant.BuildCodes, testing.allocator, &codes, .{ .degree = 32, .list_size = 80, .threads = 2 });
+    var from_codes = try vamana.build(quant.BuildCodes, testing.allocator, &codes, .{ .degree = 32, .list_size = 80, .threads = 2 });
     defer from_codes.deinit(testing.allocator);
     try oracle.expect_sound(&from_codes);
     var from_floats = try build(&points, .{ .degree = 32, .list_size = 80, .threads = 2 });
@@ -201,8 +348,8 @@ test "connect reaches all of a graph with full lists, the same way every time" {
         @memset(graph.degrees, degree);
     }
     defer for (&graphs) |*graph| graph.deinit(testing.allocator);
-    try testing.expectEqual(10, try room.reachable_count(testing.allocator, &graphs[0], degree));
-    for (&graphs) |*graph| try room.connect(FloatDistances, testing.allocator, &points, graph, null);
+    try testing.expectEqual(10, try connectivity.reachable_count(testing.allocator, &graphs[0], degree));
+    for (&graphs) |*graph| try connectivity.connect(FloatDistances, testing.allocator, &points, graph, null);
     try oracle.expect_sound(&graphs[0]);
     try expect_all_reachable(&graphs[0]);
     try oracle.expect_equal_graphs(&graphs[0], &graphs[1]);
@@ -240,20 +387,6 @@ test "pruning agrees with its definition, also where lists were pruned before" {
     }
 }
 
-fn pruned_by_definition(points: *const FloatDistances, candidates: []const Candidate, alpha: f32, out: []u32) u32 {
-    var len: u32 = 0;
-    for (candidates) |candidate| {
-        if (len == out.len) break;
-        const hidden = for (out[0..len]) |kept| {
-            if (alpha * points.distance(kept, candidate.id) < candidate.distance()) break true;
-        } else false;
-        if (hidden) continue;
-        out[len] = candidate.id;
-        len += 1;
-    }
-    return len;
-}
-
 test "a build agrees with its definition where walks meet every vertex" {
     const n = 200;
     const alpha = 1.2;
@@ -284,73 +417,6 @@ test "a build agrees with its definition where walks meet every vertex" {
     }
 }
 
-const DefinedList = struct {
-    ids: [degree]u32 = undefined,
-    len: u32 = 0,
-    /// What is farther is refused: a full list of which nobody is new.
-    radius: f32 = std.math.inf(f32),
-    pruned: u32 = 0,
-
-    const degree = 12;
-
-    /// Takes what pruning leaves of candidates, nearest first.
-    fn prune(self: *DefinedList, points: *const FloatDistances, candidates: []Candidate, alpha: f32) void {
-        std.sort.pdq(Candidate, candidates, {}, Candidate.less);
-        self.len = pruned_by_definition(points, candidates, alpha, &self.ids);
-        self.radius = std.math.inf(f32);
-        if (self.len < degree) return;
-        for (candidates) |candidate| {
-            if (candidate.id == self.ids[degree - 1]) self.radius = candidate.distance();
-        }
-    }
-};
-
-/// Every vertex in order: pruned from all that the entry leads to, then offered to those that it keeps.
-fn built_by_definition(points: *const FloatDistances, order: []const u32, alpha: f32, lists: []DefinedList) !void {
-    var reached = try base.BitSet.init(testing.allocator, points.n);
-    defer reached.deinit(testing.allocator);
-    const stack = try testing.allocator.alloc(u32, points.n);
-    defer testing.allocator.free(stack);
-    const candidates = try testing.allocator.alloc(Candidate, points.n);
-    defer testing.allocator.free(candidates);
-    for (order[1..]) |vertex| {
-        reached.clear();
-        reached.insert(order[0]);
-        stack[0] = order[0];
-        var waiting: u32 = 1;
-        var count: u32 = 0;
-        while (waiting > 0) {
-            waiting -= 1;
-            const at = stack[waiting];
-            candidates[count] = .init(points.distance(vertex, at), at);
-            count += 1;
-            for (lists[at].ids[0..lists[at].len]) |id| {
-                if (reached.contains(id)) continue;
-                reached.insert(id);
-                stack[waiting] = id;
-                waiting += 1;
-            }
-        }
-        const own = &lists[vertex];
-        own.prune(points, candidates[0..count], alpha);
-        for (own.ids[0..own.len]) |id| {
-            const list = &lists[id];
-            const distance = points.distance(id, vertex);
-            if (list.len < DefinedList.degree) {
-                list.ids[list.len] = vertex;
-                list.len += 1;
-                continue;
-            }
-            if (distance >= list.radius) continue;
-            var members: [DefinedList.degree + 1]Candidate = undefined;
-            for (list.ids, members[0..DefinedList.degree]) |member, *place| place.* = .init(points.distance(id, member), member);
-            members[DefinedList.degree] = .init(distance, vertex);
-            list.prune(points, &members, alpha);
-            list.pruned += 1;
-        }
-    }
-}
-
 test "a candidate list agrees with sorting; a full visited set loses nothing that matters" {
     for (0..100) |seed| {
         errdefer std.debug.print("seed {}\n", .{seed});
@@ -374,23 +440,6 @@ test "a candidate list agrees with sorting; a full visited set loses nothing tha
     try testing.expect(visited.insert(99) and visited.insert(99)); // full: forgotten, not refused
 }
 
-/// Raises the flag after a number of calls and counts those that still come.
-const CancelingDistances = struct {
-    inner: *const FloatDistances,
-    n: u32,
-    calls_left: *std.atomic.Value(i64),
-    flag: *std.atomic.Value(bool),
-
-    pub fn distance(self: *const CancelingDistances, a: u32, b: u32) f32 {
-        return self.inner.distance(a, b);
-    }
-
-    pub fn distances(self: *const CancelingDistances, from: u32, ids: []const u32, out: []f32) void {
-        if (self.calls_left.fetchSub(1, .monotonic) <= 1) self.flag.store(true, .monotonic);
-        self.inner.distances(from, ids, out);
-    }
-};
-
 test "a canceled build of several threads stops within one insertion of each and leaves nothing behind" {
     var points = try FloatDistances.gaussian(2000, 0, 8, 2);
     defer points.deinit();
@@ -398,7 +447,7 @@ test "a canceled build of several threads stops within one insertion of each and
         var flag: std.atomic.Value(bool) = .init(false);
         var left: std.atomic.Value(i64) = .init(calls);
         const distances = CancelingDistances{ .inner = &points, .n = points.n, .calls_left = &left, .flag = &flag };
-        try testing.expectError(error.Canceled, room.build(CancelingDistances, testing.allocator, &distances, .{ .degree = 16, .list_size = 30, .threads = 2, .cancel = &flag }));
+        try testing.expectError(error.Canceled, vamana.build(CancelingDistances, testing.allocator, &distances, .{ .degree = 16, .list_size = 30, .threads = 2, .cancel = &flag }));
         try testing.expect(left.load(.monotonic) > -4000); // the medoid takes 1,024 calls, an insertion a few hundred
     }
 }
@@ -406,11 +455,36 @@ test "a canceled build of several threads stops within one insertion of each and
 test "every allocation may fail" {
     const run = struct {
         fn run(allocator: std.mem.Allocator, points: *const FloatDistances) !void {
-            var graph = try room.build(FloatDistances, allocator, points, .{ .degree = 8, .list_size = 12 });
+            var graph = try vamana.build(FloatDistances, allocator, points, .{ .degree = 8, .list_size = 12 });
             graph.deinit(allocator);
         }
     }.run;
     var points = try FloatDistances.gaussian(60, 0, 3, 2);
     defer points.deinit();
     try testing.checkAllAllocationFailures(testing.allocator, run, .{&points});
+}
+
+test "threads do each piece once, whether they give way or not, and the caller stays as it was" {
+    for ([_]u32{ 1, 2, 5 }) |threads| {
+        for ([_]bool{ false, true }) |gives_way| {
+            var pieces: Pieces = .{ .crew = .of(.{ .threads = threads, .gives_way = gives_way }) };
+            try workers.run(pieces.crew, &pieces, Pieces.work);
+            try pieces.expect_each_once();
+            try testing.expectEqual(0, policy());
+        }
+    }
+}
+
+test "where nothing is left to threads that give way, their caller does the work" {
+    var event: std.Thread.ResetEvent = .{};
+    var pieces: Pieces = .{ .crew = .of(.{ .threads = 3, .gives_way = true }), .may_run = &event };
+    try workers.run(pieces.crew, &pieces, Pieces.work);
+    try pieces.expect_each_once();
+}
+
+test "one thread alone is the caller, and in shares threads are as the caller is" {
+    try testing.expectEqual(1, Crew.of(.{ .threads = 1, .gives_way = true }).numbers());
+    try testing.expectEqual(1, Crew.of(.{ .threads = 0, .gives_way = false }).numbers());
+    try testing.expectEqual(3, Crew.of(.{ .threads = 2, .gives_way = true }).numbers());
+    try testing.expectEqual(2, Crew.of(.{ .threads = 2, .gives_way = true }).in_shares().numbers());
 }

@@ -11,9 +11,7 @@ const std = @import("std");
 const types = @import("types.zig");
 const vamana = @import("vamana.zig");
 const connectivity = @import("connect.zig");
-const entries = @import("entry.zig");
 const placement = @import("placement.zig");
-const coloring = @import("color.zig");
 
 pub const BuildOptions = types.BuildOptions;
 pub const PlaceOptions = types.PlaceOptions;
@@ -24,18 +22,18 @@ pub const build = vamana.build;
 pub const build_kept = vamana.build_kept;
 pub const build_begun = vamana.build_begun;
 pub const Begun = @import("begun.zig").Begun;
-pub const Insertion = vamana.Insertion;
+pub const Insertion = types.Insertion;
 pub const connect = connectivity.connect;
 pub const reachable_count = connectivity.reachable_count;
-pub const medoid = entries.medoid;
-pub const entry_points = entries.entry_points;
-pub const entry_count = entries.entry_count;
-pub const Placement = placement.Placement;
+pub const medoid = connectivity.medoid;
+pub const entry_points = connectivity.entry_points;
+pub const entry_count = connectivity.entry_count;
+pub const Placement = types.Placement;
 pub const place = placement.place;
-pub const inverse_of = placement.inverse_of;
+pub const inverse_of = types.inverse_of;
 pub const remap = placement.remap;
-pub const color = coloring.color;
-pub const affinity_threshold = coloring.affinity_threshold;
+pub const color = placement.color;
+pub const affinity_threshold = placement.affinity_threshold;
 pub const search = @import("search.zig");
 
 test {
@@ -43,5 +41,4 @@ test {
     _ = @import("build_test.zig");
     _ = @import("place_test.zig");
     _ = @import("begun_test.zig");
-    _ = @import("workers_test.zig");
 }

@@ -1,11 +1,14 @@
 //! Placement, colors, entry points: what must hold for any input, and what must be good on inputs with a known answer.
 const std = @import("std");
+const connectivity = @import("connect.zig");
+const placement_room = @import("placement.zig");
+const types = @import("types.zig");
+const vamana = @import("vamana.zig");
 const testing = std.testing;
 const base = @import("base");
 
-const room = @import("graph.zig");
-const Graph = room.Graph;
-const Placement = room.Placement;
+const Graph = types.Graph;
+const Placement = types.Placement;
 const arrange = @import("arrange.zig").arrange;
 const oracle = @import("testing.zig");
 const FloatDistances = oracle.FloatDistances;
@@ -17,13 +20,13 @@ const Placed = struct {
     placement: Placement,
 
     fn init(points: FloatDistances, record_bytes_min: u16, spread: u16, budget: u32, threads: u32) !Placed {
-        var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 16, .list_size = 32, .seed = 1 });
+        var graph = try vamana.build(FloatDistances, testing.allocator, &points, .{ .degree = 16, .list_size = 32, .seed = 1 });
         errdefer graph.deinit(testing.allocator);
         const bytes = try testing.allocator.alloc(u16, points.n);
         errdefer testing.allocator.free(bytes);
         var prng = base.Prng.init(points.n);
         for (bytes) |*size| size.* = record_bytes_min + @as(u16, @intCast(prng.below(spread + 1)));
-        const placement = try room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = budget, .record_bytes = bytes, .threads = threads, .gives_way = threads == 2 });
+        const placement = try placement_room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = budget, .record_bytes = bytes, .threads = threads, .gives_way = threads == 2 });
         return .{ .points = points, .graph = graph, .bytes = bytes, .placement = placement };
     }
 
@@ -112,7 +115,7 @@ test "clusters the size of a page become pages" {
 test "exchanges bring together what filling left apart" {
     var points = try FloatDistances.gaussian(3000, 0, 6, 22);
     defer points.deinit();
-    var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 16, .list_size = 32, .seed = 1 });
+    var graph = try vamana.build(FloatDistances, testing.allocator, &points, .{ .degree = 16, .list_size = 32, .seed = 1 });
     defer graph.deinit(testing.allocator);
     const bytes = try testing.allocator.alloc(u16, points.n);
     defer testing.allocator.free(bytes);
@@ -121,7 +124,7 @@ test "exchanges bring together what filling left apart" {
     var neighbors_together: [2]u32 = undefined;
     var pages: [2]usize = undefined;
     for ([_]bool{ true, false }, 0..) |draft, i| {
-        var placement = try room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 3000, .record_bytes = bytes, .draft = draft });
+        var placement = try placement_room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 3000, .record_bytes = bytes, .draft = draft });
         defer placement.deinit(testing.allocator);
         const placed: Placed = .{ .points = points, .graph = graph, .bytes = bytes, .placement = placement };
         try placed.expect_sound(3000);
@@ -195,7 +198,7 @@ test "remap renames every edge and keeps its rank" {
             .entry = placed.graph.entry,
         };
         defer renamed.deinit(testing.allocator);
-        try room.remap(testing.allocator, &renamed, &placed.placement);
+        try placement_room.remap(testing.allocator, &renamed, &placed.placement);
         const new_ids = try placed.placement.inverse(testing.allocator);
         defer testing.allocator.free(new_ids);
         try testing.expectEqual(new_ids[placed.graph.entry], renamed.entry);
@@ -213,7 +216,7 @@ test "records share a color when they are within the threshold of its first reco
     defer placed.deinit();
     const order = placed.placement.order;
     const threshold: f32 = 0.4;
-    const colors = try room.color(FloatDistances, testing.allocator, &placed.points, &placed.placement, threshold);
+    const colors = try placement_room.color(FloatDistances, testing.allocator, &placed.points, &placed.placement, threshold);
     defer testing.allocator.free(colors);
     var colored: u32 = 0;
     for (0..placed.placement.page_first.len) |index| {
@@ -231,7 +234,7 @@ test "records share a color when they are within the threshold of its first reco
         }
     }
     try testing.expect(colored > 90 and colored < 900);
-    const none = try room.color(FloatDistances, testing.allocator, &placed.points, &placed.placement, -1);
+    const none = try placement_room.color(FloatDistances, testing.allocator, &placed.points, &placed.placement, -1);
     defer testing.allocator.free(none);
     for (none) |tag| try testing.expectEqual(0, tag);
 }
@@ -240,53 +243,53 @@ test "the affinity threshold lies below what lies in a cluster on average" {
     // Clusters of a standard normal in 8 dimensions: 5 % lie within 2.7 (squared) of the centroid, half within 7.3.
     var points = try FloatDistances.clustered(4000, 16, 8, 17);
     defer points.deinit();
-    const threshold = try room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 5, 3);
+    const threshold = try placement_room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 5, 3);
     errdefer std.debug.print("threshold {d}\n", .{threshold});
     try testing.expect(threshold > 1 and threshold < 7.3);
-    const wider = try room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 40, 3);
+    const wider = try placement_room.affinity_threshold(FloatDistances, testing.allocator, &points, points.n, 40, 3);
     try testing.expect(wider > threshold);
     for ([_]u32{ 0, 1, 2, 30 }) |n| {
         var few = try FloatDistances.gaussian(n, 0, 3, n);
         defer few.deinit();
-        const small = try room.affinity_threshold(FloatDistances, testing.allocator, &few, n, 5, 3);
+        const small = try placement_room.affinity_threshold(FloatDistances, testing.allocator, &few, n, 5, 3);
         try testing.expect(small >= 0 and small < 20);
     }
 }
 
 test "entry points are distinct, ascending, spread evenly, and the same for a seed" {
     for ([_][2]u32{ .{ 0, 5 }, .{ 1, 5 }, .{ 5, 5 }, .{ 1000, 7 }, .{ 1000, 999 } }) |case| {
-        const points = try room.entry_points(testing.allocator, case[0], case[1], 4);
+        const points = try connectivity.entry_points(testing.allocator, case[0], case[1], 4);
         defer testing.allocator.free(points);
         try testing.expectEqual(@min(case[0], case[1]), points.len);
         for (points, 0..) |point, i| {
             try testing.expect(point >= @as(u64, case[0]) * i / points.len);
             try testing.expect(point < @as(u64, case[0]) * (i + 1) / points.len);
         }
-        const again = try room.entry_points(testing.allocator, case[0], case[1], 4);
+        const again = try connectivity.entry_points(testing.allocator, case[0], case[1], 4);
         defer testing.allocator.free(again);
         try testing.expectEqualSlices(u32, points, again);
     }
-    try testing.expectEqual(2000, room.entry_count(1_000_000));
-    try testing.expectEqual(1, room.entry_count(1));
-    try testing.expectEqual(0, room.entry_count(0));
+    try testing.expectEqual(2000, connectivity.entry_count(1_000_000));
+    try testing.expectEqual(1, connectivity.entry_count(1));
+    try testing.expectEqual(0, connectivity.entry_count(0));
 }
 
 test "placement stops when canceled, and every allocation may fail" {
     var points = try FloatDistances.gaussian(200, 0, 4, 2);
     defer points.deinit();
-    var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 8, .list_size = 16 });
+    var graph = try vamana.build(FloatDistances, testing.allocator, &points, .{ .degree = 8, .list_size = 16 });
     defer graph.deinit(testing.allocator);
     const bytes: [200]u16 = @splat(100);
     var flag: std.atomic.Value(bool) = .init(true);
-    try testing.expectError(error.Canceled, room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 1000, .record_bytes = &bytes, .cancel = &flag }));
+    try testing.expectError(error.Canceled, placement_room.place(FloatDistances, testing.allocator, &points, &graph, .{ .page_bytes_budget = 1000, .record_bytes = &bytes, .cancel = &flag }));
     // One thread: with more, which of them allocates what depends on their speed, and the count must not.
     const run = struct {
         fn run(allocator: std.mem.Allocator, p: *const FloatDistances, g: *const Graph, sizes: []const u16) !void {
-            var placement = try room.place(FloatDistances, allocator, p, g, .{ .page_bytes_budget = 1000, .record_bytes = sizes });
+            var placement = try placement_room.place(FloatDistances, allocator, p, g, .{ .page_bytes_budget = 1000, .record_bytes = sizes });
             defer placement.deinit(allocator);
-            const colors = try room.color(FloatDistances, allocator, p, &placement, 1);
+            const colors = try placement_room.color(FloatDistances, allocator, p, &placement, 1);
             defer allocator.free(colors);
-            _ = try room.affinity_threshold(FloatDistances, allocator, p, p.n, 5, 1);
+            _ = try placement_room.affinity_threshold(FloatDistances, allocator, p, p.n, 5, 1);
         }
     }.run;
     try testing.checkAllAllocationFailures(testing.allocator, run, .{ &points, &graph, &bytes });
@@ -297,7 +300,7 @@ test "arranging moves pages, not records, and brings linked pages together" {
     const cell = 4; // a page is a square of 4 x 4 points
     var points = try FloatDistances.grid(side);
     defer points.deinit();
-    var graph = try room.build(FloatDistances, testing.allocator, &points, .{ .degree = 12, .list_size = 24 });
+    var graph = try vamana.build(FloatDistances, testing.allocator, &points, .{ .degree = 12, .list_size = 24 });
     defer graph.deinit(testing.allocator);
     const pages = side * side / (cell * cell);
     var shuffled: [pages]u32 = undefined;

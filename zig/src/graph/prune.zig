@@ -1,7 +1,7 @@
 //! Which candidates become neighbors: Vamana's RobustPrune, over candidates already sorted by distance.
 const std = @import("std");
 const Candidate = @import("search.zig").Candidate;
-const Origin = @import("origin.zig").Origin;
+const Origin = @import("types.zig").Origin;
 const types = @import("types.zig");
 
 /// A neighbor with this bit has not yet been compared with the other neighbors of its list.

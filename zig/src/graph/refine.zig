@@ -7,8 +7,8 @@ const assert = std.debug.assert;
 
 const types = @import("types.zig");
 const workers = @import("workers.zig");
-const Origin = @import("origin.zig").Origin;
-const Placement = @import("placement.zig").Placement;
+const Origin = @import("types.zig").Origin;
+const Placement = @import("types.zig").Placement;
 const Graph = types.Graph;
 
 /// Turns over all vertices; the last ones exchange a few of a thousand.
@@ -129,7 +129,7 @@ fn Job(comptime Distances: type) type {
     };
 }
 
-/// What one thread needs: it owns the pages of its share and all their members.
+/// The data of one thread: it owns the pages of its share and all their members.
 fn Exchanger(comptime Distances: type) type {
     return struct {
         const Self = @This();
@@ -256,7 +256,7 @@ fn Exchanger(comptime Distances: type) type {
             var count: usize = 0;
             for (members, there, 0..) |member, likeness, index| {
                 const member_bytes: u32 = job.options.record_bytes[member];
-                // What grows must stay within the budget; a record larger than a page has one to itself.
+                // A page that grows must stay within the budget; a record larger than a page has one to itself.
                 if (member_bytes > bytes and job.bytes[home] - bytes + member_bytes > budget) continue;
                 if (bytes > member_bytes and job.bytes[page] - member_bytes + bytes > budget) continue;
                 const key = job.own[member] + likeness;
@@ -270,7 +270,7 @@ fn Exchanger(comptime Distances: type) type {
         }
 
         fn swap(self: *Self, job: *Job(Distances), vertex: u32, home: u32, place: usize, partner: u32, page: u32, index: usize) void {
-            // What the others of both pages lose and win.
+            // Losses and gains of the others of both pages.
             self.shift(job, vertex, home, -1);
             self.shift(job, vertex, page, 1);
             self.shift(job, partner, page, -1);

@@ -1,7 +1,7 @@
 //! Best-first search over a graph, and the buffers that one thread needs for it.
 const std = @import("std");
 const builtin = @import("builtin");
-const Origin = @import("origin.zig").Origin;
+const Origin = @import("types.zig").Origin;
 
 /// A vertex with its distance in one integer that sorts by distance, then id. The lowest bit marks it as expanded and
 /// does not take part in the order of different vertices.

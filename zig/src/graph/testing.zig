@@ -89,7 +89,7 @@ pub const FloatDistances = struct {
     }
 };
 
-/// What holds for every graph: ids in range, no vertex its own neighbor, no neighbor twice, all within the degree.
+/// Properties of every graph: ids in range, no vertex its own neighbor, no neighbor twice, all within the degree.
 pub fn expect_sound(graph: *const Graph) !void {
     try testing.expectEqual(@as(usize, graph.n) * graph.degree_max, graph.neighbors.len);
     try testing.expectEqual(graph.n, graph.degrees.len);

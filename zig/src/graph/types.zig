@@ -1,4 +1,4 @@
-//! What the graph room hands out and takes in.
+//! Inputs and outputs of the graph room.
 const std = @import("std");
 const base = @import("base");
 
@@ -35,7 +35,7 @@ pub const BuildOptions = struct {
     /// Threads run while processors have nothing else to do (workers.zig).
     gives_way: bool = false,
     seed: u64 = 0,
-    /// Where searches start; without it the medoid of a sample.
+    /// The start of searches; without it the medoid of a sample.
     entry: ?u32 = null,
     /// Inserted vertices are added to it, n in all.
     progress: ?*std.atomic.Value(u64) = null,
@@ -46,7 +46,7 @@ pub const BuildOptions = struct {
 pub const PlaceOptions = struct {
     /// Bytes of a page that records may fill.
     page_bytes_budget: u32,
-    /// What each record (by build id) takes of that budget, its slot included.
+    /// Bytes of each record (by build id) of that budget, its slot included.
     record_bytes: []const u16,
     /// Leave out what only makes pages better: for a first placement, after which record sizes are known.
     draft: bool = false,
@@ -65,7 +65,7 @@ pub const Graph = struct {
     /// n rows of `degree_max` places, of which the first `degrees[v]` count; those that serve navigation over few links first (prune.zig).
     neighbors: []u32,
     degrees: []u16,
-    /// Where a search starts.
+    /// The start of searches.
     entry: u32,
 
     /// Without an edge.
@@ -93,3 +93,78 @@ pub const Graph = struct {
         return self.neighbors[@as(usize, vertex) * self.degree_max ..][0..self.degree_max];
     }
 };
+
+pub const Placement = struct {
+    /// `order[new id] = old id`.
+    order: []u32,
+    /// First new id of every page, ascending, beginning with 0.
+    page_first: []u32,
+
+    pub fn deinit(self: *Placement, allocator: std.mem.Allocator) void {
+        base.free_untouched(allocator, self.order);
+        base.free_untouched(allocator, self.page_first);
+        self.* = undefined;
+    }
+
+    /// New ids on a page, half open.
+    pub fn page(self: *const Placement, index: usize) struct { from: u32, to: u32 } {
+        const to = if (index + 1 < self.page_first.len) self.page_first[index + 1] else @as(u32, @intCast(self.order.len));
+        return .{ .from = self.page_first[index], .to = to };
+    }
+
+    /// `inverse[old id] = new id`.
+    pub fn inverse(self: *const Placement, allocator: std.mem.Allocator) error{OutOfMemory}![]u32 {
+        return inverse_of(allocator, self.order);
+    }
+};
+
+/// `inverse[order[i]] = i`.
+pub fn inverse_of(allocator: std.mem.Allocator, order: []const u32) error{OutOfMemory}![]u32 {
+    const places = try base.alloc_untouched(allocator, u32, order.len);
+    for (order, 0..) |old, new| places[old] = @intCast(new);
+    return places;
+}
+
+/// Insertion between two rounds, while no thread is at work: all that a later process needs to go on.
+pub const Insertion = struct {
+    graph: *Graph,
+    /// All vertices in the order in which they are inserted.
+    order: []u32,
+    /// Of every vertex; infinite for one without a full list (see `Builder.radii`).
+    radii: []f32,
+    /// So many of `order` are in the graph; the lists of all others are empty.
+    inserted: u32,
+};
+
+// ---- origins ----
+//
+// One vertex from which distances to many are asked. Distances that offer a prepared form (`Plane`, `prepare`,
+// `distances_prepared`, as `quant.BuildCodes` does) are used through it; others are called with the vertex's id.
+
+pub fn Origin(comptime Distances: type) type {
+    const prepared = @hasDecl(Distances, "Plane");
+    return struct {
+        const Self = @This();
+
+        vertex: u32 = 0,
+        plane: if (prepared) Distances.Plane else void,
+
+        pub fn init(allocator: std.mem.Allocator, distances: *const Distances) error{OutOfMemory}!Self {
+            return .{ .plane = if (prepared) try .init(allocator, distances.dim) else {} };
+        }
+
+        pub fn deinit(self: *Self, allocator: std.mem.Allocator) void {
+            if (prepared) self.plane.deinit(allocator);
+        }
+
+        pub inline fn set(self: *Self, distances: *const Distances, vertex: u32) void {
+            self.vertex = vertex;
+            if (prepared) distances.prepare(vertex, &self.plane);
+        }
+
+        pub inline fn measure(self: *const Self, distances: *const Distances, ids: []const u32, out: []f32) void {
+            if (ids.len == 0) return;
+            if (prepared) distances.distances_prepared(&self.plane, ids, out) else distances.distances(self.vertex, ids, out);
+        }
+    };
+}

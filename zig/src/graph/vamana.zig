@@ -12,7 +12,6 @@ const base = @import("base");
 
 const types = @import("types.zig");
 const workers = @import("workers.zig");
-const entry = @import("entry.zig");
 const connectivity = @import("connect.zig");
 const Candidate = @import("search.zig").Candidate;
 const Scratch = @import("search.zig").Scratch;
@@ -21,6 +20,7 @@ const Pruner = prune.Pruner;
 const begun_room = @import("begun.zig");
 const Begun = begun_room.Begun;
 const Graph = types.Graph;
+const Insertion = types.Insertion;
 const BuildOptions = types.BuildOptions;
 
 /// Vertices inserted by one thread before others join: a tiny graph gives threads nothing to do but wait.
@@ -50,17 +50,6 @@ pub fn build_begun(comptime Distances: type, allocator: std.mem.Allocator, dista
         else => |other| other,
     };
 }
-
-/// Insertion between two rounds, while no thread is at work: all that a later process needs to go on.
-pub const Insertion = struct {
-    graph: *Graph,
-    /// All vertices in the order in which they are inserted.
-    order: []u32,
-    /// Of every vertex; infinite for one without a full list (see `Builder.radii`).
-    radii: []f32,
-    /// So many of `order` are in the graph; the lists of all others are empty.
-    inserted: u32,
-};
 
 /// A keeper that keeps nothing; what a keeper has to offer.
 const Nobody = struct {
@@ -101,7 +90,7 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
     {
         var builder = try Builder(Distances).init(allocator, distances, &graph, options, crew.numbers());
         defer builder.deinit(allocator);
-        graph.entry = options.entry orelse entry.medoid(Distances, distances, n, options.seed);
+        graph.entry = options.entry orelse connectivity.medoid(Distances, distances, n, options.seed);
         builder.shuffle();
 
         var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };

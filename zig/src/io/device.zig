@@ -14,7 +14,7 @@
 //! - At most `queue_depth` reads are with the system at a time. More are kept in order and follow as others complete.
 //! - `poll` fills `done` with reads that ended, in any order, and returns how many. `.none` takes what is there; `.one`
 //!   waits for at least one while any is in flight (and flushes first). Every submitted read comes back exactly once,
-//!   with `status` `.ok`, `.io` or `.short`; short and interrupted attempts are continued inside (transfer.zig).
+//!   with `status` `.ok`, `.io` or `.short`; short and interrupted attempts are continued inside (read.zig).
 //! - `in_flight`: reads submitted and not yet handed back.
 //! - `drain` ends all: reads that the system has not begun become `.canceled`, the others are waited for; none of them
 //!   is handed back by a later `poll`. Afterwards buffers may be freed. `deinit` drains.

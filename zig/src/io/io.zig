@@ -1,7 +1,6 @@
 //! The io room: reading pages from a device. device.zig states the contract; a device is a type chosen at compile time.
 const read = @import("read.zig");
 const device = @import("device.zig");
-const transfer = @import("transfer.zig");
 
 pub const Read = read.Read;
 pub const Status = read.Status;
@@ -16,9 +15,9 @@ pub const queue_depth_max = device.queue_depth_max;
 pub const file_count = device.file_count;
 pub const check_device = device.check;
 
-/// What a device makes of one attempt's answer; for devices outside this room (the simulated one).
-pub const advance = transfer.advance;
-pub const retries_max = transfer.retries_max;
+/// Handles one attempt's result; for devices outside this room (the simulated one).
+pub const advance = read.advance;
+pub const retries_max = read.retries_max;
 
 pub const Uring = @import("uring.zig").Uring;
 pub const Threads = @import("threads.zig").Threads;
@@ -33,7 +32,7 @@ pub const conformance = @import("conformance.zig");
 
 test {
     _ = read;
-    _ = transfer;
+    _ = read;
     _ = probe;
     _ = conformance;
     _ = @import("threads.zig");

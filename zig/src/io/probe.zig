@@ -52,7 +52,7 @@ fn read_once(fd: posix.fd_t) i32 {
     }
 }
 
-/// What stands in `velo_device_info`, owned by value.
+/// The content of `velo_device_info`, owned by value.
 pub const Report = struct {
     /// The device to use.
     kind: contract.Kind,
@@ -77,7 +77,7 @@ pub const Report = struct {
 };
 
 /// One sentence, cut to fit the C struct's 256 bytes with its NUL.
-pub const Text = struct {
+const Text = struct {
     bytes: [255]u8 = undefined,
     len: u8 = 0,
 
@@ -93,7 +93,7 @@ pub const Text = struct {
 };
 
 /// For the file that will be read; `direct` as for `open_pages`.
-pub fn probe_file(path: [:0]const u8, wanted: Wanted, direct: bool, queue_depth: u32) posix.OpenError!Report {
+fn probe_file(path: [:0]const u8, wanted: Wanted, direct: bool, queue_depth: u32) posix.OpenError!Report {
     const pages = try open_pages(path, direct);
     defer posix.close(pages.fd);
     return choose(pages.fd, pages.direct, pages.direct_errno, direct, wanted, queue_depth);

@@ -1,12 +1,12 @@
 //! The device where io_uring is refused: a few threads that call pread, behind the same contract.
 //!
-//! Who touches what: the caller's thread alone holds `queue`; `pending` and `completed` are shared under one mutex.
+//! Ownership: the caller's thread alone holds `queue`; `pending` and `completed` are shared under one mutex.
 //! Threads start at the first flush. If none can be started the caller's thread reads for itself inside `poll`, so the
 //! device is slow then, but never stuck.
 const std = @import("std");
 const assert = std.debug.assert;
 const contract = @import("device.zig");
-const transfer = @import("transfer.zig");
+const transfer = @import("read.zig");
 const Read = @import("read.zig").Read;
 const Queue = @import("read.zig").Queue;
 

@@ -6,7 +6,7 @@
 const std = @import("std");
 const assert = std.debug.assert;
 const contract = @import("device.zig");
-const transfer = @import("transfer.zig");
+const transfer = @import("read.zig");
 const Read = @import("read.zig").Read;
 const Queue = @import("read.zig").Queue;
 const E = std.os.linux.E;
@@ -15,7 +15,6 @@ const Ring = opaque {};
 const Completion = extern struct { context: u64, result: i32, reserved: u32 };
 extern fn velo_uring_open(ring_out: *?*Ring, entries: c_uint, fd: c_int, second_fd: c_int, buffers: ?*anyopaque, buffers_size: usize) c_int;
 extern fn velo_uring_close(ring: *Ring) void;
-extern fn velo_uring_registered(ring: *const Ring) c_uint;
 extern fn velo_uring_enable(ring: *Ring) c_int;
 extern fn velo_uring_read(ring: *Ring, file: c_uint, another_fd: c_int, offset: u64, buffer: *anyopaque, length: c_uint, context: u64) c_int;
 extern fn velo_uring_submit(ring: *Ring, wait_count: c_uint) c_int;
@@ -68,12 +67,6 @@ pub const Uring = struct {
         device.drain();
         velo_uring_close(device.ring);
         device.* = undefined;
-    }
-
-    /// Whether the kernel holds the files and the buffers ready.
-    pub fn registered(device: *const Uring) struct { files: bool, buffers: bool } {
-        const bits = velo_uring_registered(device.ring);
-        return .{ .files = bits & 1 != 0, .buffers = bits & 2 != 0 };
     }
 
     pub fn submit(device: *Uring, read: *Read) void {
@@ -148,7 +141,7 @@ pub const Uring = struct {
             return;
         }
         switch (@as(E, @enumFromInt(-status))) {
-            // What was not taken stays prepared and goes along with the next call.
+            // Entries that were not taken stay prepared and go along with the next call.
             .INTR, .AGAIN, .BUSY => {},
             else => device.give_up(-status),
         }

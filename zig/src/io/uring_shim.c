@@ -77,11 +77,6 @@ void velo_uring_close(struct velo_uring *uring) {
     free(uring);
 }
 
-/* Bit 0: the files are registered; bit 1: the buffers are. */
-unsigned velo_uring_registered(const struct velo_uring *uring) {
-    return (unsigned)uring->files_registered | (unsigned)uring->buffers_registered << 1;
-}
-
 /* Binds the ring to the calling thread, the first time. */
 int velo_uring_enable(struct velo_uring *uring) {
     if (uring->enabled) return 0;

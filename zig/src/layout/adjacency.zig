@@ -41,7 +41,7 @@ pub const PrefixCode = struct {
     codes: [class_count]u16, // bit-reversed: the first bit of the code is the lowest
     decode_table: [1 << code_length_max]Entry,
 
-    /// What a class takes: bits of its code and its raw bits together, of its code, its raw bits, and the bit above those,
+    /// The size of a class: bits of its code and its raw bits together, of its code, its raw bits, and the bit above those,
     /// which only zero lacks.
     const Entry = packed struct(u16) {
         total: u6,

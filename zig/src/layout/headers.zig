@@ -105,7 +105,7 @@ pub const PageCodes = extern struct {
     pub const magic_expected = "VELOPGCO";
     pub const levels_max = 4;
 
-    /// Where the three arrays of a level begin, and where it ends.
+    /// Offsets of the three arrays of a level, and of its end.
     pub const Level = struct { codes: u64, factors: u64, center_ids: u64, end: u64 };
 
     pub fn level(self: *const PageCodes, number: usize, code_bytes: u64) Level {

@@ -8,13 +8,8 @@ pub const headers = @import("headers.zig");
 pub const manifest = @import("manifest.zig");
 pub const vectors = @import("vectors.zig");
 
-/// Raised when a reader of the former version could misread what this one writes.
-pub const format_version: u32 = 5;
-
-/// Pages that hold whole codes are laid out as no former reader knows.
-pub fn format_version_of(page_codes: bool) u32 {
-    return if (page_codes) 6 else format_version;
-}
+pub const format_version = manifest.format_version;
+pub const format_version_of = manifest.format_version_of;
 
 test {
     _ = adjacency;

@@ -1,4 +1,4 @@
-//! What both codecs of neighbor lists hold: that of links.bin (adjacency.zig) and that of pages (page_lists.zig).
+//! Properties of both codecs of neighbor lists: that of links.bin (adjacency.zig) and that of pages (page_lists.zig).
 const std = @import("std");
 const adjacency = @import("adjacency.zig");
 const page_lists = @import("page_lists.zig");

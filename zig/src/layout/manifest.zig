@@ -2,8 +2,14 @@
 //! the xxh3-64 of every byte before it, so that a flipped bit in the manifest itself is noticed too.
 const std = @import("std");
 const base = @import("base");
-const format_version = @import("layout.zig").format_version;
-const format_version_of = @import("layout.zig").format_version_of;
+
+/// Raised when a reader of the former version could misread what this one writes.
+pub const format_version: u32 = 5;
+
+/// Pages that hold whole codes are laid out as no former reader knows.
+pub fn format_version_of(page_codes: bool) u32 {
+    return if (page_codes) 6 else format_version;
+}
 
 pub const file_name = "manifest.json";
 pub const bytes_max = 16 * 1024 * 1024;
@@ -11,7 +17,7 @@ const checksum_key = ",\n  \"checksum\": \"";
 
 pub const File = struct { name: []const u8, bytes: u64, checksum: []const u8 };
 
-/// What searches with one list size found and cost, a query, on rows held out for the purpose.
+/// Recall and cost of searches with one list size, a query, on rows held out for the purpose.
 pub const CalibrationPoint = struct {
     list_size: u32,
     recall: f32,
@@ -29,7 +35,7 @@ pub const CalibrationPoint = struct {
 /// codes of each page are all that is in memory.
 pub const CalibrationCurve = struct { k: u32, links: u32, page_codes: u32 = 0, points: []const CalibrationPoint };
 
-/// What stands behind `recall=` of a search.
+/// The table behind `recall=` of a search.
 pub const Calibration = struct {
     queries: u32,
     /// Searches were exact: what they found last was scored from the stored vectors.
@@ -37,13 +43,13 @@ pub const Calibration = struct {
     /// Walks ended by distance, not with the last of the list.
     stops: bool = false,
     curves: []const CalibrationCurve,
-    /// What a look at all codes finds, without the graph.
+    /// Recall of a scan of all codes, without the graph.
     scan: ?CalibrationPoint = null,
     /// Rows of the index that was measured point by point; 0 where that was before they were kept.
     rows: u64 = 0,
     /// How often the table was taken over since, from one index to the next.
     turns: u32 = 0,
-    /// What codes find at most, where some rows are measured with what codes tell of them; 1 where all are known.
+    /// The largest recall of codes, if some rows are measured by their codes; 1 if all vectors are known.
     codes: f32 = 1,
 };
 

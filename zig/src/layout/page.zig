@@ -81,7 +81,7 @@ pub const View = struct {
     page_size: u32,
     first_vertex: u32,
     record_count: u32,
-    /// What codes.bin holds of these records; null in pages without whole codes.
+    /// Data of codes.bin for these records; null in pages without whole codes.
     uppers: ?Uppers,
     lower: [*]const u8,
     offsets: []align(1) const f32,
@@ -181,7 +181,7 @@ pub const Composer = struct {
         return .{ .bytes = bytes, .geometry = geometry, .record_count = record_count, .at_adjacency = start };
     }
 
-    /// What codes.bin holds of a record.
+    /// Data of codes.bin for a record.
     pub const Upper = struct { code: []const u8, factors: u32, center: u8 };
 
     /// `upper` enters pages that hold whole codes.

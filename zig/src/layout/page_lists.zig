@@ -19,8 +19,6 @@ const class_count = adjacency.class_count;
 
 pub const over_read_bytes = adjacency.over_read_bytes;
 pub const neighbors_max = adjacency.neighbors_max;
-/// Bytes of a list without neighbors, where no list has any.
-pub const empty_list_bytes = 1;
 
 const contexts_by_gap = 24;
 const first_below = contexts_by_gap;

@@ -52,7 +52,7 @@ pub const Geometry = struct {
         return self.page_count(n) * self.page_size;
     }
 
-    /// Where in its page a vertex has its row.
+    /// The offset of a vertex's row in its page.
     pub fn place_of(self: Geometry, vertex: u32) u32 {
         return header_bytes + vertex % self.rows_per_page * self.row_bytes;
     }

@@ -41,7 +41,7 @@ pub const BuildCodes = struct {
         self.* = undefined;
     }
 
-    /// What an `Encoder` for `set` is made with.
+    /// Parameters of an `Encoder` for `set`.
     pub fn params_of(dim: u32) encode.CodeParams {
         return .{ .dim = dim, .memory_bits = bits, .record_bits = 0 };
     }

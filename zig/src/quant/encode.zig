@@ -1,11 +1,11 @@
 //! Extended RaBitQ codes: the grid point that fits a rotated vector best, its factors, and the packing of codes into
 //! bytes. Symbols are those of docs/rabitq.md.
 const std = @import("std");
-const assert = std.debug.assert;
 const base = @import("base");
+const builtin = @import("builtin");
 const dispatch = @import("dispatch.zig");
 const abi = @import("kernels/abi.zig");
-const store = @import("store.zig");
+const assert = std.debug.assert;
 
 /// The shape of an index's codes: B = memory_bits + record_bits bits a dimension, the upper ones in memory.
 pub const CodeParams = struct {
@@ -59,7 +59,7 @@ pub fn packed_bytes(dim: u32, bits: u8) usize {
     return @as(usize, dim) / 8 * bits;
 }
 
-/// What estimating needs to know of one vector beside its code. `o` is what is coded: for codes of an index a vector
+/// Data of one vector beside its code, for estimates. `o` is the coded vector: for codes of an index a vector
 /// less its center.
 pub const Factors = struct {
     /// |o|²
@@ -78,7 +78,7 @@ pub const Factors = struct {
 pub const StoredFactors = struct {
     /// `Codes.pair_of`
     memory: u32,
-    record: store.RecordFactors,
+    record: RecordFactors,
 };
 
 pub const Encoder = struct {
@@ -92,7 +92,7 @@ pub const Encoder = struct {
 
     const ratios_max = 28;
 
-    /// What the whole code's tan² counts for against that of the upper bits. The scale that is best for the whole code
+    /// The weight of the whole code's tan² against that of the upper bits. The scale that is best for the whole code
     /// clips too little for its upper bits, and the other way round; at this weight the whole code gives up next to
     /// nothing and the upper bits gain most of what they can (measured on SIFT, from 2 + 6 to 6 + 2 bits).
     const full_weight = 50;
@@ -167,21 +167,21 @@ pub const Encoder = struct {
     /// Of a code and its factors, as `encode` made them of a vector less `center`. F is rounded first; A is what makes the
     /// estimate exact for the vector itself with the rounded F, so only what a query differs from the vector by meets the
     /// rounding of F.
-    pub fn store_factors(self: *Encoder, form: store.Form, code: []const u16, factors: Factors, center: []const f32, center_norm2: f32) StoredFactors {
+    pub fn store_factors(self: *Encoder, form: Form, code: []const u16, factors: Factors, center: []const f32, center_norm2: f32) StoredFactors {
         const record_bits = self.params.record_bits;
         const own = center_norm2 - factors.norm2;
         const along_upper = along(factors.norm2, factors.f_upper, self.toward(code, @intCast(record_bits), self.params.center_upper(), center));
-        var f_code = store.PositiveFloat.encode(factors.f_upper);
+        var f_code = PositiveFloat.encode(factors.f_upper);
         var offset_code: u16 = 0;
         if (form == .distance and f_code > 0) {
             var least = std.math.inf(f32);
             const nearest_code = f_code;
             for (nearest_code -| rounding_reach..@as(usize, nearest_code) + rounding_reach + 1) |candidate| {
-                const f = store.PositiveFloat.decode(@intCast(candidate));
+                const f = PositiveFloat.decode(@intCast(candidate));
                 const offset = 2 * f * along_upper + own;
-                const rounded = store.PositiveFloat.encode(offset);
+                const rounded = PositiveFloat.encode(offset);
                 // At the vector the two err by this; at a query as far away as the center F errs along o, by about a third.
-                const at_vector = store.PositiveFloat.decode(rounded) - offset;
+                const at_vector = PositiveFloat.decode(rounded) - offset;
                 const elsewhere = 2 * (f / factors.f_upper - 1) * factors.norm2;
                 const cost = at_vector * at_vector + elsewhere * elsewhere / 8;
                 if (cost < least) {
@@ -190,13 +190,13 @@ pub const Encoder = struct {
                     offset_code = rounded;
                 }
             }
-        } else if (form == .distance) offset_code = store.PositiveFloat.encode(center_norm2);
-        const f_upper = store.PositiveFloat.decode(f_code);
-        const ratio = store.RecordFactors.ratio_of(factors.f_full, f_upper, record_bits);
-        const f_full = store.RecordFactors.f_full(ratio, f_upper, record_bits);
+        } else if (form == .distance) offset_code = PositiveFloat.encode(center_norm2);
+        const f_upper = PositiveFloat.decode(f_code);
+        const ratio = RecordFactors.ratio_of(factors.f_full, f_upper, record_bits);
+        const f_full = RecordFactors.f_full(ratio, f_upper, record_bits);
         const along_full = along(factors.norm2, factors.f_full, self.toward(code, 0, self.params.center_full(), center));
         return .{
-            .memory = store.Codes.pair_of(offset_code, f_code),
+            .memory = Codes.pair_of(offset_code, f_code),
             .record = .{ .offset = if (form == .distance) 2 * f_full * along_full + own else 0, .ratio = ratio },
         };
     }
@@ -278,6 +278,157 @@ pub fn unpack(bytes: []const u8, bits: u8, code: []u16) void {
     }
 }
 
+// ---- stored codes ----
+//
+// The codes that an open index keeps in memory.
+
+/// The measure that codes are compared by. In both forms less is nearer.
+pub const Form = enum {
+    /// Squared L2 distance.
+    distance,
+    /// −2·⟨q,x⟩.
+    product,
+};
+
+/// A float that is not negative in 16 bits: 8 of exponent, 8 of mantissa. Its relative error is at most 2⁻⁹ whatever its
+/// size, so one vector's factors do not depend on another's.
+pub const PositiveFloat = struct {
+    pub const largest: u16 = 0xfeff;
+
+    /// The nearest that has a code; what is negative becomes 0.
+    pub fn encode(value: f32) u16 {
+        if (!(value > 0)) return 0;
+        const bits: u32 = @bitCast(value);
+        return @intCast(@min(largest, (bits +| (1 << 14)) >> 15));
+    }
+
+    pub inline fn decode(code: u16) f32 {
+        return @bitCast(@as(u32, code) << 15);
+    }
+};
+
+/// The factors of a whole code, as its record has them: A, and F as a share of that of the upper code.
+pub const RecordFactors = struct {
+    offset: f32,
+    ratio: u16,
+
+    /// The upper code is the whole one rounded to a coarser grid, so F·2^record_bits ÷ F_upper lies between 0 and 2.
+    const ratio_max: f32 = 2;
+
+    pub fn ratio_of(f_whole: f32, f_upper: f32, record_bits: u8) u16 {
+        if (!(f_upper > 0)) return 0;
+        const share = std.math.ldexp(f_whole / f_upper, record_bits) / ratio_max;
+        return @intFromFloat(std.math.clamp(@round(share * std.math.maxInt(u16)), 0, std.math.maxInt(u16)));
+    }
+
+    pub inline fn f_full(ratio: u16, f_upper: f32, record_bits: u8) f32 {
+        return f_upper * (@as(f32, @floatFromInt(ratio)) * step(record_bits));
+    }
+
+    /// The growth of F with the ratio, as a share of that of the upper code.
+    pub fn step(record_bits: u8) f32 {
+        const grid: f32 = @bitCast((127 - @as(u32, record_bits)) << 23); // 2^−record_bits
+        return ratio_max / std.math.maxInt(u16) * grid;
+    }
+};
+
+/// Of some vectors the packed upper codes one after the other, their factors (`Codes.factors`) and the numbers of their centers.
+pub const Uppers = struct {
+    codes: [*]const u8,
+    factors: [*]const u32,
+    center_ids: [*]const u8,
+};
+
+/// Three arrays: packed upper codes of `params.upper_bytes()` with at least `base.limits.code_padding` bytes behind the
+/// last one, factors, and the numbers of centers. They lie apart because a code of 4 bits × 128 dimensions is just a
+/// cache line then, and the factors of 16 neighbors share another.
+pub const Codes = struct {
+    params: CodeParams,
+    n: u32,
+    bytes: []align(64) const u8,
+    /// A vertex's offset A and, above it, F of its upper code: a `PositiveFloat` each.
+    factors: []const u32,
+    /// The centers that vertices are coded around.
+    center_ids: []const u8,
+    /// At most `base.limits.centers_max` of `params.dim` each.
+    centers: []const f32,
+    form: Form,
+    /// |o|²/F_upper², nearly the same for all vertices: how long `o` is, the vector less its center.
+    norm2_per_f2: f32,
+    /// Root mean squares of tan(angle between x̄ and o) over the index.
+    tan_upper: f32,
+    tan_full: f32,
+
+    /// Bytes of the array of codes with its padding.
+    pub fn byte_len(params: CodeParams, n: u32) usize {
+        return params.upper_bytes() * n + base.limits.code_padding;
+    }
+
+    pub fn pair_of(offset: u16, f: u16) u32 {
+        return offset | @as(u32, f) << 16;
+    }
+
+    /// Codes and factors in memory of `count` consecutive vertices.
+    pub fn uppers(self: *const Codes, first: u32, count: u32) Uppers {
+        assert(first + count <= self.n);
+        return .{ .codes = self.code(first), .factors = self.factors.ptr + first, .center_ids = self.center_ids.ptr + first };
+    }
+
+    /// The packed upper code of a vertex.
+    pub fn code(self: *const Codes, id: u32) [*]const u8 {
+        assert(id < self.n);
+        return self.bytes.ptr + self.params.upper_bytes() * id;
+    }
+
+    pub fn offset_of(self: *const Codes, id: u32) f32 {
+        return PositiveFloat.decode(@truncate(self.factors[id]));
+    }
+
+    /// |o|², about.
+    pub fn norm2_of(self: *const Codes, id: u32) f32 {
+        const f = self.f_upper_of(id);
+        return f * f * self.norm2_per_f2;
+    }
+
+    pub fn f_upper_of(self: *const Codes, id: u32) f32 {
+        assert(id < self.n);
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        return PositiveFloat.decode(@intCast(self.factors[id] >> 16));
+    }
+
+    /// Starts the loads of vertices that will be estimated soon.
+    pub inline fn prefetch(self: *const Codes, ids: []const u32) void {
+        const len = self.params.upper_bytes();
+        // Copies: after a prefetch the compiler would load them anew.
+        const n, const bytes, const factors, const center_ids = .{ self.n, self.bytes.ptr, self.factors.ptr, self.center_ids.ptr };
+        for (ids) |id| {
+            assert(id < n);
+            @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+            const start = bytes + len * id;
+            @prefetch(factors + id, .{ .locality = 3 });
+            @prefetch(center_ids + id, .{ .locality = 3 });
+            var offset: usize = 0;
+            while (offset + 64 < len) : (offset += 64) @prefetch(start + offset, .{ .locality = 3 });
+            @prefetch(start + len - 1, .{ .locality = 3 });
+        }
+    }
+};
+
+// ---- decoding ----
+//
+// A code stands for the point of the grid, scaled by F, at its center (docs/rabitq.md, "What a code keeps").
+
+/// `out` = F·x̄ + c from both halves of a packed code, in the codes' space. `code` is scratch; all three are `params.dim` long.
+pub fn decode(params: CodeParams, upper: []const u8, lower: []const u8, f_full: f32, center: []const f32, code: []u16, out: []f32) void {
+    assert(center.len == params.dim and code.len == params.dim and out.len == params.dim);
+    const middle = params.center_full();
+    unpack(upper, params.memory_bits, code);
+    const grid: f32 = @floatFromInt(@as(u32, 1) << @intCast(params.record_bits));
+    for (out, code) |*value, u| value.* = @as(f32, @floatFromInt(u)) * grid - middle;
+    unpack(lower, params.record_bits, code);
+    for (out, code, center) |*value, u, c| value.* = f_full * (value.* + @as(f32, @floatFromInt(u))) + c;
+}
+
 test "pack and unpack are inverse, touch only their bytes, and split a code without loss" {
     var prng = base.Prng.init(9);
     for ([_]u32{ 16, 48, 128, 400 }) |dim| for (0..9) |bits_usize| for ([_]u4{ 0, 3, 8 }) |shift| {
@@ -337,4 +488,28 @@ test "zero, constant, one-hot, tiny and huge vectors have finite factors" {
             }
         };
     }
+}
+
+test "a positive float keeps its size within 2^-9, its order, zero, and survives what is too large" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    for (0..4000) |i| {
+        const value = std.math.ldexp(1 + prng.float(), @as(i32, @intCast(i / 16)) - 124);
+        const back = PositiveFloat.decode(PositiveFloat.encode(value));
+        try std.testing.expectApproxEqRel(value, back, 1.0 / 512.0);
+        try std.testing.expect(PositiveFloat.encode(1.01 * value) > PositiveFloat.encode(value));
+    }
+    try std.testing.expectEqual(0, PositiveFloat.decode(PositiveFloat.encode(0)));
+    try std.testing.expectEqual(0, PositiveFloat.encode(-3));
+    try std.testing.expect(std.math.isFinite(PositiveFloat.decode(PositiveFloat.encode(std.math.floatMax(f32)))));
+}
+
+test "a record's F comes back from its ratio" {
+    for ([_]f32{ 1e-12, 0.3, 7, 1e12 }) |f_upper| for ([_]f32{ 0.5, 0.9, 1, 1.3 }) |share| for ([_]u8{ 0, 4, 8 }) |record_bits| {
+        const f = std.math.ldexp(f_upper * share, -@as(i32, record_bits));
+        const ratio = RecordFactors.ratio_of(f, f_upper, record_bits);
+        try std.testing.expectApproxEqRel(f, RecordFactors.f_full(ratio, f_upper, record_bits), 4e-5);
+    };
+    try std.testing.expectEqual(0, RecordFactors.ratio_of(0, 0, 6));
 }

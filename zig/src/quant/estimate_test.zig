@@ -4,12 +4,11 @@ const std = @import("std");
 const testing = std.testing;
 const base = @import("base");
 const encode = @import("encode.zig");
-const store = @import("store.zig");
 const Centers = @import("centers.zig").Centers;
 const Rotation = @import("rotation.zig").Rotation;
 const Query = @import("query.zig").Query;
 const BuildCodes = @import("build_codes.zig").BuildCodes;
-const quant_decode = @import("decode.zig").decode;
+const quant_decode = @import("encode.zig").decode;
 const alloc = testing.allocator;
 
 /// A few vectors, their codes as an index holds them, and the codes unpacked.
@@ -26,14 +25,14 @@ const Sample = struct {
     lower: []u8,
     offsets: []f32,
     ratios: []u16,
-    codes: store.Codes,
+    codes: encode.Codes,
 
     /// Coded around so many centers; 0 is the origin alone.
     fn init(params: encode.CodeParams, rows: []const f32, center_count: u32) !Sample {
         return init_form(params, rows, center_count, .distance);
     }
 
-    fn init_form(params: encode.CodeParams, rows: []const f32, center_count: u32, form: store.Form) !Sample {
+    fn init_form(params: encode.CodeParams, rows: []const f32, center_count: u32, form: encode.Form) !Sample {
         const dim = params.dim;
         const n: u32 = @intCast(rows.len / dim);
         var encoder = try encode.Encoder.init(alloc, params);
@@ -71,7 +70,7 @@ const Sample = struct {
             .center_ids = center_ids,
             .factors = factors,
             .code = code,
-            .memory = try .alloc(store.Codes.byte_len(params, n), .{}),
+            .memory = try .alloc(encode.Codes.byte_len(params, n), .{}),
             .pairs = try alloc.alloc(u32, n),
             .lower = try alloc.alloc(u8, n * params.lower_bytes() + base.limits.code_padding),
             .offsets = try alloc.alloc(f32, n),
@@ -120,7 +119,7 @@ const Sample = struct {
         const center: f64 = if (full) self.params.center_full() else self.params.center_upper();
         var inner: f64 = 0;
         for (query, self.code[i * dim ..][0..dim]) |q, u| inner += q * (@as(f64, @floatFromInt(u >> shift)) - center);
-        const f: f64 = if (full) store.RecordFactors.f_full(self.ratios[i], self.codes.f_upper_of(i), self.params.record_bits) else self.codes.f_upper_of(i);
+        const f: f64 = if (full) encode.RecordFactors.f_full(self.ratios[i], self.codes.f_upper_of(i), self.params.record_bits) else self.codes.f_upper_of(i);
         const offset: f64 = if (full) self.offsets[i] else self.codes.offset_of(i);
         return offset + self.terms(query, i) - 2 * f * inner;
     }
@@ -187,7 +186,7 @@ test "estimates equal their definition: both halves of the code, pages, single r
         var near: [600]f32 = undefined;
         query.estimate(&sample.codes, &ids, &near);
         var lower: [600][*]const u8 = undefined;
-        var factors: [600]store.RecordFactors = undefined;
+        var factors: [600]encode.RecordFactors = undefined;
         for (ids, &lower, &factors) |id, *l, *f| {
             l.* = sample.lower.ptr + id * sample.params.lower_bytes();
             f.* = .{ .offset = sample.offsets[id], .ratio = sample.ratios[id] };
@@ -475,7 +474,7 @@ test "a decoded vector is as far from its own as the error of its code, and enco
     const seed = testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     var prng = base.Prng.init(seed);
-    for ([_]u32{ 16, 48, 128, 400 }) |dim| for ([_][2]u8{ .{ 1, 0 }, .{ 2, 0 }, .{ 4, 0 }, .{ 2, 6 }, .{ 4, 4 }, .{ 4, 6 }, .{ 8, 8 } }) |bits| for ([_]store.Form{ .distance, .product }) |form| for ([_]u32{ 0, 3 }) |center_count| {
+    for ([_]u32{ 16, 48, 128, 400 }) |dim| for ([_][2]u8{ .{ 1, 0 }, .{ 2, 0 }, .{ 4, 0 }, .{ 2, 6 }, .{ 4, 4 }, .{ 4, 6 }, .{ 8, 8 } }) |bits| for ([_]encode.Form{ .distance, .product }) |form| for ([_]u32{ 0, 3 }) |center_count| {
         errdefer std.debug.print("dim {d}, bits {any}, {t}, {d} centers\n", .{ dim, bits, form, center_count });
         const n = 24;
         const params: encode.CodeParams = .{ .dim = dim, .memory_bits = bits[0], .record_bits = bits[1] };
@@ -493,7 +492,7 @@ test "a decoded vector is as far from its own as the error of its code, and enco
         defer alloc.free(decoded);
         for (0..n) |i| {
             const center = sample.centers.at(sample.center_ids[i]);
-            const f = store.RecordFactors.f_full(sample.ratios[i], sample.codes.f_upper_of(@intCast(i)), params.record_bits);
+            const f = encode.RecordFactors.f_full(sample.ratios[i], sample.codes.f_upper_of(@intCast(i)), params.record_bits);
             const upper = sample.memory.bytes[i * params.upper_bytes() ..][0..params.upper_bytes()];
             const lower = sample.lower[i * params.lower_bytes() ..][0..params.lower_bytes()];
             quant_decode(params, upper, lower, f, center, scratch, decoded);

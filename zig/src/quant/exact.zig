@@ -39,7 +39,7 @@ fn sums(comptime T: type, query: []const f32, row: []const u8) Sums {
     var difference2: Lanes = @splat(0);
     var at: usize = 0;
     while (at < query.len) : (at += lanes) {
-        // What is left over is taken with zeros, which add nothing.
+        // The rest is padded with zeros, which add nothing.
         var q: [lanes]f32 = @splat(0);
         var x: [lanes * size]u8 = @splat(0);
         const count: usize = @min(lanes, query.len - at);

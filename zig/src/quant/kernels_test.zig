@@ -341,7 +341,7 @@ test "sums over rows agree with the definition: every element, kind, length and 
                     var got: [2][rows_max]f32 = @splat(@splat(none));
                     scalar.row_sums(&query, len, element, kind, std.mem.sliceAsBytes(values).ptr, count, &wanted[0], &wanted[1]);
                     k.row_sums(&query, len, element, kind, std.mem.sliceAsBytes(values).ptr, count, &got[0], &got[1]);
-                    // What rounding may do follows from the sum of magnitudes, not from a sum that cancels.
+                    // The effect of rounding follows from the sum of magnitudes, not from a sum that cancels.
                     const size = scalar.sum_squares(&query, len) + 128 * 128 * @as(f32, @floatFromInt(len));
                     for (0..rows_max) |j| {
                         try testing.expectApproxEqAbs(wanted[0][j], got[0][j], 1e-5 * size);

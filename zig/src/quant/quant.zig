@@ -13,17 +13,16 @@ pub const pack = encode.pack;
 pub const unpack = encode.unpack;
 pub const packed_bytes = encode.packed_bytes;
 
-pub const decode = @import("decode.zig").decode;
+pub const decode = @import("encode.zig").decode;
 
 const centers = @import("centers.zig");
 pub const Centers = centers.Centers;
 
-const store = @import("store.zig");
-pub const Form = store.Form;
-pub const PositiveFloat = store.PositiveFloat;
-pub const RecordFactors = store.RecordFactors;
-pub const Codes = store.Codes;
-pub const Uppers = store.Uppers;
+pub const Form = encode.Form;
+pub const PositiveFloat = encode.PositiveFloat;
+pub const RecordFactors = encode.RecordFactors;
+pub const Codes = encode.Codes;
+pub const Uppers = encode.Uppers;
 
 pub const Query = @import("query.zig").Query;
 pub const BuildCodes = @import("build_codes.zig").BuildCodes;
@@ -46,7 +45,7 @@ test {
     _ = rotation;
     _ = encode;
     _ = centers;
-    _ = store;
+    _ = encode;
     _ = @import("query.zig");
     _ = @import("build_codes.zig");
     _ = @import("estimate_test.zig");

@@ -6,10 +6,9 @@ const base = @import("base");
 const dispatch = @import("dispatch.zig");
 const abi = @import("kernels/abi.zig");
 const encode = @import("encode.zig");
-const store = @import("store.zig");
 const CodeParams = encode.CodeParams;
-const Codes = store.Codes;
-const RecordFactors = store.RecordFactors;
+const Codes = encode.Codes;
+const RecordFactors = encode.RecordFactors;
 
 /// Codes refined per inner round: their dot products lie on the stack.
 const chunk = abi.records_together;
@@ -29,17 +28,17 @@ pub const Query = struct {
     /// Σ coarse, Σ (256·hi + lo)
     coarse_sum: i32 = 0,
     fine_sum: i32 = 0,
-    /// What a code's own center takes from an estimate by the coarse query.
+    /// The share of a code's own center in an estimate by the coarse query.
     coarse_bias: f32 = 0,
     /// |q|²
     norm2: f32 = 0,
-    /// What an estimate takes from the query and each center alone: |q|² − 2·⟨q,c⟩; for products −2·⟨q,c⟩.
+    /// The term of an estimate that depends on the query and each center alone: |q|² − 2·⟨q,c⟩; for products −2·⟨q,c⟩.
     terms: [base.limits.centers_max]f32 = @splat(0),
     /// |q − coarse_step·coarse|²/|q|²: what rounding the query adds to tan² of the code.
     coarse_error2: f32 = 0,
     /// Of the codes that are searched, see `bind`.
     centers: []const f32 = &.{},
-    form: store.Form = .distance,
+    form: encode.Form = .distance,
     tan_upper: f32 = -1,
     tan_full: f32 = -1,
 
@@ -144,8 +143,8 @@ pub const Query = struct {
 
     /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. `uppers` holds what
     /// memory, or the page, knows of them, `lower` their lower codes one after the other, `offsets` and `ratios` their factors
-    /// (`store.RecordFactors`).
-    pub fn estimate_page(self: *const Query, uppers: store.Uppers, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
+    /// (`encode.RecordFactors`).
+    pub fn estimate_page(self: *const Query, uppers: encode.Uppers, count: u32, lower: [*]const u8, offsets: []align(1) const f32, ratios: []align(1) const u16, out: []f32) void {
         assert(out.len >= count);
         assert(offsets.len >= count and ratios.len >= count);
         const k = self.kernels;

@@ -1,4 +1,4 @@
-//! What the kernel objects and the rest of the room agree on: the table of functions and the structs they take.
+//! The contract between the kernel objects and the rest of the room: the table of functions and the structs they take.
 //! No imports from outside this folder but std: every kernel object compiles it for its own CPU level.
 const std = @import("std");
 
@@ -122,7 +122,7 @@ pub const Element = enum(u32) { f32, f16, u8, i8 };
 
 pub const RowSum = enum(u32) { difference2, product, product_and_norm2 };
 
-/// What an estimate needs beside the dot product: the center of every vector, and the query's terms, of which there is
+/// Operands of an estimate beside the dot product: the center of every vector, and the query's terms, of which there is
 /// one a center.
 pub const EstimateTerms = extern struct {
     centers: [*]const u8,

@@ -52,7 +52,7 @@ inline fn insert(row: [*]i64, end: u32, key: i64) void {
     var at: u32 = 0;
     while (at + stretch < end and row[at + stretch - 1] < key) at += stretch;
     const newcomer: Several = @splat(key);
-    // What lies before the first place is nearer than the newcomer.
+    // Candidates before the first place are nearer than the newcomer.
     var before: Several = @splat(std.math.minInt(i64));
     while (at < end) : (at += lanes) {
         const here: Several = row[at..][0..lanes].*;
