@@ -13,23 +13,23 @@ const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const folders = @import("folder.zig");
-const graph_stage = @import("graph_stage.zig");
 const resume_room = @import("resume.zig");
-const robust = @import("robust.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
+const Former = @import("former.zig").Former;
+const option_room = @import("options.zig");
+const reader = @import("reader.zig");
+const clusters = @import("clusters.zig");
+const Partly = @import("former.zig").Partly;
+const PageWalk = reader.PageWalk;
+const ListFile = work.ListFile;
+const Control = option_room.Control;
+const Stage = option_room.Stage;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
-const Control = @import("control.zig").Control;
-const Stage = @import("control.zig").Stage;
-const ListFile = @import("list_file.zig").ListFile;
-const Partitions = @import("partitions.zig").Partitions;
-const EncodeThread = @import("encode_thread.zig").EncodeThread;
-const Former = @import("former.zig").Former;
-const FormerCodes = @import("former_codes.zig").FormerCodes;
-const run_rows = @import("encode_thread.zig").run_rows;
-const option_room = @import("options.zig");
+const Clusters = clusters.Clusters;
+
 pub const Options = option_room.Options;
 
 pub const Builder = struct {
@@ -41,7 +41,7 @@ pub const Builder = struct {
     marker: std.fs.File,
     /// An index is there that is not known to be of these rows: nothing of it is touched.
     complete: bool,
-    /// What was done stays when the build is closed.
+    /// The work stays when the build is closed.
     kept: bool = false,
     options: Options,
     plan: option_room.Plan,
@@ -250,8 +250,8 @@ pub const Builder = struct {
             @memcpy(own.row, drawn[0..self.options.dim]);
             self.to_code_space(own.row, drawn);
         }
-        if (self.options.metric == .l2) self.remote_norm2 = try robust.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
-        try robust.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
+        if (self.options.metric == .l2) self.remote_norm2 = try space.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
+        try space.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
         if (self.former_codes) |*codes| if (try codes.centers_for(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) |centers| {
             self.centers.?.deinit(self.allocator);
@@ -296,7 +296,7 @@ pub const Builder = struct {
         self.take_name();
         const drawn = self.sample[0 .. self.sampled * self.params.dim];
         for (0..self.sampled) |i| space.place(self.options.metric, drawn[i * self.params.dim ..][0..self.options.dim]);
-        if (self.options.metric != .ip) try robust.mean(self.allocator, drawn, self.params.dim, self.mean);
+        if (self.options.metric != .ip) try space.mean(self.allocator, drawn, self.params.dim, self.mean);
         try self.make_centers();
         self.control.enter(.encode, self.options.n);
         if (self.complete) {
@@ -500,9 +500,9 @@ pub const Builder = struct {
         const allocator = self.allocator;
         var codes: ?quant.BuildCodes = null;
         defer if (codes) |*own| own.deinit();
-        var built = try graph_stage.make_graph(self, n, &codes, diagnostic);
+        var built = try make_graph(self, n, &codes, diagnostic);
         defer built.deinit(allocator);
-        var placed = try graph_stage.make_placement(self, &built, self.page_geometry().page_size, &codes, diagnostic);
+        var placed = try make_placement(self, &built, self.page_geometry().page_size, &codes, diagnostic);
         defer placed.deinit(allocator);
         if (codes) |*own| own.deinit();
         codes = null;
@@ -574,8 +574,78 @@ pub const Builder = struct {
         self.order = try self.allocator.dupe(u32, placed.placement.order);
     }
 
-    pub const commit = @import("commit.zig").commit;
+    /// The end of a build: sums are taken of the files that others have written beside the index's own, then the manifest takes
+    /// its place, and with it the folder is an index.
+    pub fn commit(self: *Builder, extra_files: []const []const u8, extra_json: ?[]const u8, diagnostic: *Diagnostic) Error!void {
+        const written = self.written orelse {
+            diagnostic.say("commit comes after run", .{});
+            return error.InvalidArgument;
+        };
+        try self.control.check();
+        var arena = std.heap.ArenaAllocator.init(self.allocator);
+        defer arena.deinit();
+        var entries: std.ArrayList(layout.manifest.File) = .empty;
+        for (written.files.items) |file|
+            try entries.append(arena.allocator(), .{ .name = file.name, .bytes = file.summary.bytes, .checksum = try sum_text(arena.allocator(), file.summary.checksum) });
+        for (extra_files) |name| {
+            if (name.len == 0 or std.mem.indexOfAny(u8, name, "/\\") != null or std.mem.eql(u8, name, layout.manifest.file_name)) {
+                diagnostic.argument = "extra_files";
+                diagnostic.say("'{s}' is no name of a file inside the folder", .{name});
+                return error.InvalidArgument;
+            }
+            try sync_file(self.dir, name, diagnostic);
+            const summary = try files.summarize(self.allocator, self.dir, name, diagnostic);
+            try entries.append(arena.allocator(), .{ .name = try arena.allocator().dupe(u8, name), .bytes = summary.bytes, .checksum = try sum_text(arena.allocator(), summary.checksum) });
+        }
+        const user: std.json.Value = if (extra_json) |text|
+            std.json.parseFromSliceLeaky(std.json.Value, arena.allocator(), text, .{}) catch {
+                diagnostic.argument = "extra_json";
+                diagnostic.say("extra_json is not JSON", .{});
+                return error.InvalidArgument;
+            }
+        else
+            .null;
+        const o = self.options;
+        const text = try layout.manifest.write(arena.allocator(), &.{
+            .format_version = layout.format_version_of(o.page_codes),
+            .uuid = &self.uuid,
+            .n = o.n,
+            .dim = o.dim,
+            .metric = @tagName(o.metric),
+            .dtype = @tagName(o.dtype),
+            .memory_bits = o.memory_bits,
+            .record_bits = o.record_bits,
+            .degree = o.degree,
+            .build_list_size = o.build_list_size,
+            .alpha = o.alpha,
+            .seed = o.seed,
+            .links_built = written.links_built,
+            .page_links = o.page_links,
+            .page_codes = o.page_codes,
+            .page_size = written.page_size,
+            .page_count = written.page_count,
+            .edges = written.edges,
+            .adjacency_bits = written.adjacency_bits,
+            .stores_vectors = o.store_vectors,
+            .files = entries.items,
+            .user = user,
+        });
+        // Marker and small work files stay until the build is closed: until then it may be taken over, and finished.
+        try files.replace(self.dir, layout.manifest.file_name, text, diagnostic);
+        self.committed = true;
+        self.control.enter(.done, o.n);
+    }
 };
+
+fn sum_text(allocator: std.mem.Allocator, checksum: u64) error{OutOfMemory}![]u8 {
+    return allocator.dupe(u8, &layout.manifest.checksum_text(checksum));
+}
+
+fn sync_file(dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!void {
+    const file = dir.openFile(name, .{}) catch |err| return diagnostics.file_error(diagnostic, name, "open", err);
+    defer file.close();
+    file.sync() catch |err| return diagnostics.file_error(diagnostic, name, "sync", err);
+}
 
 fn uuid_text(bytes: *const [16]u8) [36]u8 {
     var out: [36]u8 = undefined;
@@ -590,3 +660,864 @@ fn uuid_text(bytes: *const [16]u8) [36]u8 {
     }
     return out;
 }
+
+// ---- encoding ----
+//
+// One thread's share of the second pass: a run of rows from their input to what the work files store.
+
+/// Rows are encoded in runs of at most this many, a run a thread at a time.
+const run_rows = 1024;
+
+const EncodeThread = struct {
+    encoder: quant.Encoder,
+    build_encoder: quant.Encoder,
+    row: []f32, // dim
+    rotated: []f32, // dim_code
+    code: []u16,
+    stored: []u8,
+    points: quant.BuildCodes,
+    errors: work.CodeErrors = .{},
+    /// Of these rows of the run `stored` has the codes already.
+    has_code: std.StaticBitSet(run_rows) = .initEmpty(),
+    changed_row: ?u64 = null,
+    thread: ?std.Thread = null,
+    builder: *Builder = undefined,
+    rows: [*]const u8 = undefined,
+    stride: u64 = 0,
+    first: u64 = 0,
+    count: u32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator, dim: u32, params: quant.CodeParams) Error!EncodeThread {
+        var encoder = try quant.Encoder.init(allocator, params);
+        errdefer encoder.deinit(allocator);
+        var build_encoder = try quant.Encoder.init(allocator, quant.BuildCodes.params_of(params.dim));
+        errdefer build_encoder.deinit(allocator);
+        const row = try allocator.alloc(f32, dim);
+        errdefer allocator.free(row);
+        const rotated = try allocator.alloc(f32, params.dim);
+        errdefer allocator.free(rotated);
+        const code = try allocator.alloc(u16, params.dim);
+        errdefer allocator.free(code);
+        const stored = try allocator.alloc(u8, run_rows * work.row_bytes_of(params));
+        errdefer allocator.free(stored);
+        const points = try quant.BuildCodes.init(run_rows, params.dim);
+        return .{ .encoder = encoder, .build_encoder = build_encoder, .row = row, .rotated = rotated, .code = code, .stored = stored, .points = points };
+    }
+
+    pub fn deinit(self: *EncodeThread, allocator: std.mem.Allocator) void {
+        self.encoder.deinit(allocator);
+        self.build_encoder.deinit(allocator);
+        allocator.free(self.row);
+        allocator.free(self.rotated);
+        allocator.free(self.code);
+        allocator.free(self.stored);
+        self.points.deinit();
+    }
+
+    pub fn start(self: *EncodeThread, builder: *Builder, rows: [*]const u8, stride: u64, first: u64, count: u32) void {
+        self.builder = builder;
+        self.rows = rows;
+        self.stride = stride;
+        self.first = first;
+        self.count = count;
+        self.has_code = .initEmpty();
+        self.changed_row = null;
+        self.thread = null;
+    }
+
+    pub fn run(self: *EncodeThread) void {
+        const b = self.builder;
+        const params = b.params;
+        const row_bytes = b.options.dim * b.options.dtype.bytes();
+        const stored_bytes = work.row_bytes_of(params);
+        for (0..self.count) |i| {
+            space.convert(b.options.dtype, self.rows[i * self.stride ..][0..row_bytes], self.row);
+            if (!space.is_finite(self.row)) {
+                self.changed_row = self.first + i;
+                return;
+            }
+            b.to_code_space(self.row, self.rotated);
+            self.points.set(@intCast(i), &self.build_encoder, self.rotated, self.code);
+            if (self.has_code.isSet(i)) continue;
+            const centers = &b.centers.?;
+            const center = centers.nearest(self.rotated);
+            for (self.rotated, centers.at(center)) |*value, own| value.* -= own;
+            const factors = self.encoder.encode(self.rotated, self.code);
+            const kept = self.encoder.store_factors(space.form(b.options.metric), self.code, factors, centers.at(center), centers.norms2[center]);
+            work.store_row(params, self.code, center, &factors, &kept, self.stored[i * stored_bytes ..][0..stored_bytes], &self.errors);
+        }
+    }
+};
+
+// ---- codes of a former index ----
+//
+// Codes of a former index that stores no vectors. They are all that is left of its rows, so a build of the same bits copies
+// them, with the mean, the rotation and the centers that they were made with: their rows lose nothing, however often they
+// are built again. The rows that come with them are what the codes tell (reader.zig, `decode_vectors`).
+
+const FormerCodes = struct {
+    allocator: std.mem.Allocator,
+    /// The walk points to it, so it must not move.
+    opened: *reader.Reader,
+    /// codes.bin; of what was passed little stays in memory.
+    mapped: files.Mapped,
+    walk: PageWalk,
+    page: ?layout.page.View = null,
+    /// As `Former` has them.
+    rows: []const u32,
+    next: u32 = 0,
+    forgotten: u32 = 0,
+    /// Those of the file.
+    centers: []const f32,
+    /// The new index is made with its centers, so its codes are copied; else they are made anew.
+    is_copied: bool = false,
+
+    /// Rows between two times that what was passed leaves memory.
+    const forgotten_rows = 1 << 16;
+    /// Squared errors go with the squared distances of rows to centers. Codes that are made anew double them, for those of both
+    /// codes add up; copied ones lose nothing, but new rows have centers that are not all made for them.
+    const spread_max = 1.5;
+    const spread_rounding = 1e-9;
+
+    /// Null where its codes say nothing here: bits are others, or vectors that are stored say more.
+    pub fn open(allocator: std.mem.Allocator, former: *const Former, options: *const Options, params: quant.CodeParams, diagnostic: *Diagnostic) Error!?FormerCodes {
+        if (options.store_vectors or !ascend(former.rows)) return null;
+        const opened = try allocator.create(reader.Reader);
+        var kept = false;
+        defer if (!kept) allocator.destroy(opened);
+        opened.* = try .open(allocator, former.path, .{ .links = .on_disk, .codes = false }, diagnostic);
+        defer if (!kept) opened.deinit();
+        const header = &opened.header;
+        if (opened.vectors != null or header.n != former.rows.len or header.dim_in != options.dim or opened.metric != options.metric or
+            header.memory_bits != params.memory_bits or header.record_bits != params.record_bits) return null;
+        const file = opened.manifest().file(files.file_codes).?; // it was opened
+        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
+        var mapped = try files.map_checked(allocator, opened.dir, file.name, @intCast(file.bytes), sum, diagnostic);
+        defer if (!kept) mapped.free();
+        const centers: []const f32 = @alignCast(std.mem.bytesAsSlice(f32, mapped.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())]));
+        if (!files.all_finite(centers)) return files.bad_file(diagnostic, file.name);
+        const walk = try PageWalk.init(allocator, opened);
+        kept = true;
+        return .{ .allocator = allocator, .opened = opened, .mapped = mapped, .walk = walk, .rows = former.rows, .centers = centers };
+    }
+
+    pub fn deinit(self: *FormerCodes) void {
+        self.walk.deinit();
+        self.mapped.free();
+        self.opened.deinit();
+        self.allocator.destroy(self.opened);
+    }
+
+    fn ascend(rows: []const u32) bool {
+        var last: ?u32 = null;
+        for (rows) |row| {
+            if (row == Former.gone) continue;
+            if (last != null and row <= last.?) return false;
+            last = row;
+        }
+        return true;
+    }
+
+    /// Its centers and others beside them, for the rows of `sample`; null where they are too far from these rows, so that its
+    /// codes are made anew around `fresh` ones. Those were made of the sample around the mean `mean`; the rotation is the same.
+    pub fn centers_for(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
+        const dim = fresh.dim;
+        const scratch = try self.allocator.alloc(f32, dim + mean.len + self.centers.len);
+        defer self.allocator.free(scratch);
+        const shift = scratch[0..dim];
+        const between = scratch[dim..][0..mean.len];
+        const moved = scratch[dim + mean.len ..];
+        for (between, self.opened.mean, mean) |*gap, own, other| gap.* = own - other;
+        rotation.apply(between, shift);
+        for (moved, self.centers, 0..) |*value, own, i| value.* = own + shift[i % dim];
+        const own_count: u32 = @intCast(moved.len / dim);
+        var centers = try quant.Centers.train_beside(self.allocator, dim, sample, moved, @max(own_count, fresh.count()));
+        const rounding = spread_rounding * @as(f64, quant.kernels().sum_squares(sample.ptr, @intCast(sample.len)));
+        if (centers.spread(sample) > spread_max * fresh.spread(sample) + rounding) {
+            centers.deinit(self.allocator);
+            return null;
+        }
+        centers.put_back(self.centers, shift);
+        return centers;
+    }
+
+    /// Copies the codes of those rows of a run that it has, which the thread then leaves as they are. Runs come in order.
+    pub fn fill(self: *FormerCodes, thread: *EncodeThread, diagnostic: *Diagnostic) Error!void {
+        const header = &self.opened.header;
+        const tan2_upper = @as(f64, header.tan_upper) * header.tan_upper;
+        const tan2_full = @as(f64, header.tan_full) * header.tan_full;
+        const row_bytes = work.row_bytes_of(self.opened.codes.params);
+        for (0..thread.count) |i| {
+            const vertex = self.vertex_of(thread.first + i) orelse continue;
+            if (!self.is_copied) {
+                // The row is a code's point already: its error comes on top.
+                thread.errors.tan2_upper += tan2_full;
+                thread.errors.tan2_full += tan2_full;
+                continue;
+            }
+            const f_upper = try self.copy(vertex, thread.stored[i * row_bytes ..][0..row_bytes], diagnostic);
+            thread.has_code.set(i);
+            if (!(f_upper > 0)) continue;
+            thread.errors.tan2_upper += tan2_upper;
+            thread.errors.tan2_full += tan2_full;
+            thread.errors.norm2_per_f2 += header.norm2_per_f2;
+            thread.errors.count += 1;
+        }
+    }
+
+    fn vertex_of(self: *FormerCodes, row: u64) ?u32 {
+        while (self.next < self.rows.len and (self.rows[self.next] == Former.gone or self.rows[self.next] < row)) self.next += 1;
+        return if (self.next < self.rows.len and self.rows[self.next] == row) self.next else null;
+    }
+
+    fn copy(self: *FormerCodes, vertex: u32, out: []u8, diagnostic: *Diagnostic) Error!f32 {
+        if (self.page == null or !self.page.?.has(vertex)) {
+            self.page = null;
+            self.walk.seek(self.opened.directory.page_of(vertex));
+            self.page = try self.walk.next(diagnostic);
+        }
+        const view = &self.page.?;
+        const header = &self.opened.header;
+        const params = self.opened.codes.params;
+        const record = vertex - view.first_vertex;
+        const whole = self.mapped.bytes;
+        const pair = std.mem.readInt(u32, whole[@intCast(header.factors_offset() + 4 * @as(u64, vertex))..][0..4], .little);
+        const center = whole[@intCast(header.center_ids_offset() + vertex)];
+        if (center >= header.center_count or @max(@as(u16, @truncate(pair)), pair >> 16) > quant.PositiveFloat.largest)
+            return files.bad_file(diagnostic, files.file_codes);
+        const upper = whole[@intCast(header.codes_offset() + vertex * params.upper_bytes())..][0..params.upper_bytes()];
+        const lower = view.lower[record * params.lower_bytes() ..][0..params.lower_bytes()];
+        work.copy_row(params, upper, lower, center, &.{ .memory = pair, .record = .{ .offset = view.offsets[record], .ratio = view.ratios[record] } }, out);
+        self.forget(vertex);
+        return quant.PositiveFloat.decode(@intCast(pair >> 16));
+    }
+
+    fn forget(self: *FormerCodes, vertex: u32) void {
+        if (vertex - self.forgotten < forgotten_rows) return;
+        const header = &self.opened.header;
+        for ([_]u64{ header.codes_offset(), header.factors_offset(), header.center_ids_offset() }, [_]u64{ header.code_bytes(), 4, 1 }) |begin, each|
+            files.forget(self.mapped.bytes[@intCast(begin + each * self.forgotten)..@intCast(begin + each * vertex)]);
+        self.forgotten = vertex;
+    }
+};
+
+// ---- graph and placement ----
+//
+// The stages of a build in one piece between encoding and writing: the graph over the 8-bit codes, and the placement of its
+// vertices on pages. Each goes on from what a killed build kept of it (resume.zig). A build in partitions takes from here
+// how one graph is asked for and one placement is made.
+
+fn load_points(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!*quant.BuildCodes {
+    if (codes.* == null) codes.* = builder.work_points.?.take();
+    if (codes.* == null) {
+        codes.* = try quant.BuildCodes.init(n, builder.params.dim);
+        try builder.work_points.?.load(&codes.*.?, 0, 0, n, diagnostic);
+    }
+    return &codes.*.?;
+}
+
+fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
+    builder.control.enter(.graph, n);
+    var keeper: resume_room.GraphKeeper = .{
+        .allocator = builder.allocator,
+        .dir = builder.dir,
+        .identity = builder.identity(),
+        .diagnostic = diagnostic,
+        .interval_us = if (builder.options.transient) std.math.maxInt(u64) else @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms,
+        .last_us = base.nowMicros(),
+    };
+    if (try keeper.load_whole(n, builder.options.degree)) |built| return built;
+    if (builder.former) |*former| if (has_room_for(builder, former)) {
+        var built = try link_on(builder, former, n, codes, diagnostic);
+        errdefer built.deinit(builder.allocator);
+        if (!builder.options.transient) try keeper.save_whole(&built);
+        return built;
+    };
+    var built = link_anew(builder, try load_points(builder, n, codes, diagnostic), graph_options(builder, builder.options.seed), &keeper) catch |err| switch (err) {
+        error.NotKept => return keeper.failure,
+        else => |other| return graph_error(diagnostic, other),
+    };
+    errdefer built.deinit(builder.allocator);
+    try builder.control.check();
+    if (!builder.options.transient) try keeper.save_whole(&built);
+    return built;
+}
+
+/// The graph of rows by what queries will compare.
+fn link_anew(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
+    if (builder.options.metric != .ip) return graph.build_kept(quant.BuildCodes, builder.allocator, points, options, keeper);
+    return graph.build_kept(quant.ProductCodes, builder.allocator, &.of(points), options, keeper);
+}
+
+fn has_room_for(builder: *const Builder, former: *const Former) bool {
+    const limit = builder.options.memory_bytes;
+    return limit == 0 or option_room.memory_whole(builder.options, builder.params.dim) + former.memory_bytes(builder.options.degree) <= limit;
+}
+
+/// The lists are read before the points: what reading takes is given back by then.
+fn link_on(builder: *Builder, former: *const Former, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
+    var begun = try former.begin(builder.allocator, &builder.options, diagnostic);
+    defer begun.deinit(builder.allocator);
+    try builder.control.check();
+    const points = try load_points(builder, n, codes, diagnostic);
+    return go_on(builder, points, graph_options(builder, builder.options.seed), &begun) catch |err| graph_error(diagnostic, err);
+}
+
+/// The graph of rows that goes on from what has begun.
+fn go_on(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, begun: *graph.Begun) graph.Error!graph.Graph {
+    if (builder.options.metric != .ip) return graph.build_begun(quant.BuildCodes, builder.allocator, points, options, begun);
+    return graph.build_begun(quant.ProductCodes, builder.allocator, &.of(points), options, begun);
+}
+
+pub fn graph_options(builder: *Builder, seed: u64) graph.BuildOptions {
+    return .{
+        .degree = builder.options.degree,
+        .list_size = builder.options.build_list_size,
+        .alpha = builder.options.alpha,
+        .threads = builder.options.threads,
+        .gives_way = builder.options.gives_way,
+        .seed = seed,
+        .progress = &builder.control.done,
+        .cancel = &builder.control.canceled,
+    };
+}
+
+fn make_placement(builder: *Builder, built: *const graph.Graph, page_bytes: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
+    const allocator = builder.allocator;
+    builder.control.enter(.place, built.n);
+    if (try resume_room.load_placed(allocator, builder.dir, builder.identity(), built.n)) |placed| return placed;
+    const points = try load_points(builder, built.n, codes, diagnostic);
+    var placement = try place_whole(builder, built, points, page_bytes, diagnostic);
+    errdefer placement.deinit(allocator);
+    const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, points, built.n, builder.options.affinity_percent, builder.options.seed);
+    const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
+    errdefer allocator.free(colors);
+    const placed: resume_room.Placed = .{ .placement = placement, .colors = colors };
+    if (!builder.options.transient) try resume_room.save_placed(allocator, builder.dir, builder.identity(), &placed, diagnostic);
+    return placed;
+}
+
+/// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
+/// sizes come from experience, and a second placement knows better. Where a former index was placed, its order tells
+/// them, and no first placement is made.
+fn place_whole(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
+    const sizes = try base.alloc_untouched(builder.allocator, u16, built.n);
+    defer base.free_untouched(builder.allocator, sizes);
+    for (sizes, built.degrees) |*size, degree| size.* = size_guess(builder, degree);
+    if (builder.options.page_links) {
+        builder.control.enter(.place, built.n);
+        const order = try draft_order(builder, built, points, page_bytes, sizes, diagnostic);
+        defer base.free_untouched(builder.allocator, order);
+        try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.page_geometry(), sizes, diagnostic);
+    }
+    builder.control.enter(.place, built.n);
+    return place_points(builder, built, points, page_bytes, sizes, false, diagnostic);
+}
+
+fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
+    if (builder.former) |*former| return former.order(builder.allocator, built);
+    const first = try place_points(builder, built, points, page_bytes, sizes, true, diagnostic);
+    base.free_untouched(builder.allocator, first.page_first);
+    return first.order;
+}
+
+/// Bytes of a record with so many neighbors in a page, by experience; exact if pages hold no lists.
+fn size_guess(builder: *const Builder, degree: usize) u16 {
+    const fixed = builder.page_geometry().record_bytes();
+    if (!builder.options.page_links) return @intCast(fixed);
+    const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(builder.options.n)) + 1) - @log2(1e6)));
+    const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
+    return @intCast(fixed + @as(u32, @intFromFloat(@ceil(list_bytes))));
+}
+
+fn place_points(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
+    const options: graph.PlaceOptions = .{
+        .page_bytes_budget = page_bytes - layout.page.header_bytes,
+        .record_bytes = sizes,
+        .draft = draft,
+        .threads = builder.options.threads,
+        .gives_way = builder.options.gives_way,
+        .progress = &builder.control.done,
+        .cancel = &builder.control.canceled,
+    };
+    const placed = if (builder.options.metric == .ip)
+        graph.place(quant.DirectionCodes, builder.allocator, &.of(points), built, options)
+    else
+        graph.place(quant.BuildCodes, builder.allocator, points, built, options);
+    return placed catch |err| graph_error(diagnostic, err);
+}
+
+fn graph_error(diagnostic: *Diagnostic, err: graph.Error) Error {
+    return switch (err) {
+        error.Canceled => error.Canceled,
+        error.OutOfMemory => error.OutOfMemory,
+        error.ThreadFailed => {
+            diagnostic.say("the system refused to start a thread", .{});
+            return error.OutOfMemory;
+        },
+    };
+}
+
+// ---- partitions ----
+//
+// A build whose codes and graph do not fit its memory. Each partition (clusters.zig) gets a graph of its own, one after
+// another. The lists that a row has where it is at home and where it is a guest become one, on disk; what can then not be
+// reached from the entry is attached. Placement works on one partition's homes at a time, so pages never span partitions.
+
+pub const Partitions = struct {
+    allocator: std.mem.Allocator,
+    builder: *Builder,
+    diagnostic: *Diagnostic,
+    n: u32,
+    count: u32,
+    clusters: Clusters,
+    /// By row.
+    lists: ListFile,
+
+    /// Builds and joins the graphs, or goes on where a killed build was.
+    pub fn build(builder: *Builder, diagnostic: *Diagnostic) Error!Partitions {
+        const allocator = builder.allocator;
+        const n: u32 = @intCast(builder.options.n);
+        const count = builder.plan.partitions;
+        var own = try clusters.assign(allocator, &builder.work_points.?, n, builder.plan, builder.options.seed, branches_of(builder.options.degree), &builder.control, diagnostic);
+        errdefer own.deinit(allocator);
+        var lists = try ListFile.create(allocator, builder.dir, work.lists_name, builder.options.degree, diagnostic);
+        errdefer lists.deinit();
+        var self: Partitions = .{
+            .allocator = allocator,
+            .builder = builder,
+            .diagnostic = diagnostic,
+            .n = n,
+            .count = count,
+            .clusters = own,
+            .lists = lists,
+        };
+        {
+            const offsets = try allocator.alloc(u64, count + 1);
+            defer allocator.free(offsets);
+            var parts = try self.build_parts(offsets);
+            defer parts.deinit();
+            try self.merge(&parts, offsets);
+        }
+        try self.connect();
+        return self;
+    }
+
+    pub fn deinit(self: *Partitions) void {
+        self.clusters.deinit(self.allocator);
+        self.lists.deinit();
+    }
+
+    // ---- graphs
+
+    fn members(self: *const Partitions, partition: usize, guests_too: bool) Error![]u32 {
+        var rows: std.ArrayList(u32) = .empty;
+        errdefer rows.deinit(self.allocator);
+        var count: usize = 0;
+        for (0..2) |turn| {
+            for (self.clusters.homes, self.clusters.guests, 0..) |home, guest, row| {
+                if (home != partition and !(guests_too and guest == partition)) continue;
+                if (turn == 0) count += 1 else rows.appendAssumeCapacity(@intCast(row));
+            }
+            if (turn == 0) try rows.ensureTotalCapacityPrecise(self.allocator, count);
+        }
+        return rows.toOwnedSlice(self.allocator);
+    }
+
+    fn load(self: *const Partitions, rows: []const u32) Error!quant.BuildCodes {
+        var codes = try quant.BuildCodes.init(@intCast(rows.len), self.builder.params.dim);
+        errdefer codes.deinit();
+        try self.builder.work_points.?.load_rows(&codes, rows, self.diagnostic);
+        return codes;
+    }
+
+    fn build_parts(self: *Partitions, offsets: []u64) Error!work.GrowingFile {
+        const builder = self.builder;
+        var places: u64 = self.n;
+        for (self.clusters.guests) |guest| places += @intFromBool(guest != clusters.nowhere);
+        builder.control.enter(.graph, places);
+        var keeper: resume_room.PartsKeeper = .{ .allocator = self.allocator, .dir = builder.dir, .identity = builder.identity(), .diagnostic = self.diagnostic };
+        @memset(offsets, 0);
+        var done: u32 = 0;
+        var parts = if (try keeper.restore(work.parts_name, offsets, &done)) |found| found else try work.GrowingFile.create(self.allocator, builder.dir, work.parts_name, self.diagnostic);
+        errdefer parts.deinit();
+        if (done > 0) {
+            var inserted: u64 = 0;
+            for (self.clusters.homes, self.clusters.guests) |home, guest| inserted += @as(u64, @intFromBool(home < done)) + @intFromBool(guest < done);
+            builder.control.done.store(inserted, .monotonic);
+        }
+        var former: ?Partly = if (builder.plan.goes_on) try .init(&builder.former.?, self.allocator, &builder.options, self.diagnostic) else null;
+        defer if (former) |*lists| lists.deinit();
+        var saved_us = base.nowMicros();
+        while (done < self.count) {
+            try builder.control.check();
+            try self.build_part(done, if (former) |*lists| lists else null, &parts);
+            done += 1;
+            offsets[done] = parts.bytes + parts.used;
+            const due = base.nowMicros() - saved_us >= @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms;
+            if (builder.options.transient) {
+                if (done == self.count) try parts.flush(self.diagnostic);
+            } else if (due or done == self.count) {
+                try keeper.save(&parts, offsets[0 .. done + 1], builder.options.n * done / self.count);
+                saved_us = base.nowMicros();
+            }
+        }
+        return parts;
+    }
+
+    fn build_part(self: *Partitions, partition: u32, former: ?*Partly, parts: *work.GrowingFile) Error!void {
+        const builder = self.builder;
+        const rows = try self.members(partition, true);
+        defer self.allocator.free(rows);
+        if (rows.len == 0) return;
+        var begun: ?graph.Begun = if (former) |lists| try lists.begin(rows, builder.plan.gone_max, builder.options.degree, self.diagnostic) else null;
+        defer if (begun) |*lists| lists.deinit(self.allocator);
+        var codes = try self.load(rows);
+        defer codes.deinit();
+        var options = graph_options(builder, builder.options.seed +% partition);
+        // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
+        if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
+        const linked = if (begun) |*lists|
+            go_on(builder, &codes, options, lists)
+        else if (builder.options.metric == .ip)
+            graph.build(quant.ProductCodes, self.allocator, &.of(&codes), options)
+        else
+            graph.build(quant.BuildCodes, self.allocator, &codes, options);
+        var built = linked catch |err| return graph_error(self.diagnostic, err);
+        defer built.deinit(self.allocator);
+        for (0..built.n) |member| {
+            const list = built.list(@intCast(member));
+            for (list) |*id| id.* = rows[id.*];
+            try parts.append(std.mem.asBytes(&@as(u32, @intCast(list.len))), self.diagnostic);
+            try parts.append(std.mem.sliceAsBytes(list), self.diagnostic);
+        }
+    }
+
+    fn compare(wanted: u32, row: u32) std.math.Order {
+        return std.math.order(wanted, row);
+    }
+
+    // ---- one graph of them all
+
+    /// Reads the lists of one partition, one after another.
+    const Cursor = struct {
+        at: u64,
+        end: u64,
+        buffer: []u32,
+        from: usize = 0,
+        to: usize = 0,
+
+        fn next(self: *Cursor, parts: *const work.GrowingFile, degree_max: u32, diagnostic: *Diagnostic) Error![]const u32 {
+            if (self.to - self.from < degree_max + 1 and self.at < self.end) {
+                const kept = self.to - self.from;
+                std.mem.copyForwards(u32, self.buffer[0..kept], self.buffer[self.from..self.to]);
+                const some: usize = @intCast(@min(self.buffer.len - kept, (self.end - self.at) / @sizeOf(u32)));
+                try parts.read_at(std.mem.sliceAsBytes(self.buffer[kept..][0..some]), self.at, diagnostic);
+                self.at += some * @sizeOf(u32);
+                self.from = 0;
+                self.to = kept + some;
+            }
+            if (self.from < self.to and self.buffer[self.from] <= self.to - self.from - 1) {
+                const list = self.buffer[self.from + 1 ..][0..self.buffer[self.from]];
+                self.from += 1 + list.len;
+                return list;
+            }
+            diagnostic.in_file(parts.name, "{s} was changed while it was in use", .{parts.name});
+            return error.Io;
+        }
+    };
+
+    /// Buffers of all cursors together.
+    const merge_bytes = 4 << 20;
+
+    fn merge(self: *Partitions, parts: *const work.GrowingFile, offsets: []const u64) Error!void {
+        const degree = self.builder.options.degree;
+        const each = @max(degree + 1, merge_bytes / @sizeOf(u32) / self.count);
+        const memory = try base.alloc_untouched(self.allocator, u32, @as(usize, each) * self.count);
+        defer base.free_untouched(self.allocator, memory);
+        const cursors = try base.alloc_untouched(self.allocator, Cursor, self.count);
+        defer base.free_untouched(self.allocator, cursors);
+        for (cursors, 0..) |*cursor, i| cursor.* = .{ .at = offsets[i], .end = offsets[i + 1], .buffer = memory[i * each ..][0..each] };
+        const tree = try self.hub_tree();
+        defer self.allocator.free(tree);
+        var branch: usize = 0;
+        for (self.clusters.homes, self.clusters.guests, 0..) |home, guest, row| {
+            if (row % 4096 == 0) try self.builder.control.check();
+            var merged: Merged = .{ .row = @intCast(row), .degree = degree };
+            while (branch < tree.len and tree[branch].parent == row) : (branch += 1) merged.add(tree[branch].child);
+            const own = try cursors[home].next(parts, degree, self.diagnostic);
+            const other: []const u32 = if (guest == clusters.nowhere) &.{} else try cursors[guest].next(parts, degree, self.diagnostic);
+            merged.interleave(own, other);
+            try self.lists.append(merged.ids[0..merged.len], self.diagnostic);
+        }
+        try self.lists.flush(self.diagnostic);
+    }
+
+    const Merged = struct {
+        row: u32,
+        degree: u32,
+        len: u32 = 0,
+        ids: [256]u32 = undefined,
+
+        fn add(self: *Merged, id: u32) void {
+            if (self.len == self.degree or id == self.row or std.mem.indexOfScalar(u32, self.ids[0..self.len], id) != null) return;
+            self.ids[self.len] = id;
+            self.len += 1;
+        }
+
+        /// Both lists begin with what serves best.
+        fn interleave(self: *Merged, own: []const u32, other: []const u32) void {
+            for (0..@max(own.len, other.len)) |i| {
+                if (i < own.len) self.add(own[i]);
+                if (i < other.len) self.add(other[i]);
+            }
+        }
+    };
+
+    const Edge = struct {
+        parent: u32,
+        child: u32,
+
+        fn less(_: void, a: Edge, b: Edge) bool {
+            return if (a.parent != b.parent) a.parent < b.parent else a.child < b.child;
+        }
+    };
+
+    /// The edges of the tree of hubs, so that partitions which share no row can be reached; by parents.
+    fn hub_tree(self: *const Partitions) error{OutOfMemory}![]Edge {
+        var edges: std.ArrayList(Edge) = try .initCapacity(self.allocator, self.count);
+        errdefer edges.deinit(self.allocator);
+        for (self.clusters.hubs, self.clusters.parents) |child, first_parent| {
+            if (child == clusters.no_row) continue;
+            var parent = first_parent;
+            while (parent != clusters.nowhere and self.clusters.hubs[parent] == clusters.no_row) parent = self.clusters.parents[parent];
+            edges.appendAssumeCapacity(.{ .parent = if (parent == clusters.nowhere) self.clusters.entry else self.clusters.hubs[parent], .child = child });
+        }
+        std.sort.pdq(Edge, edges.items, {}, Edge.less);
+        return edges.toOwnedSlice(self.allocator);
+    }
+
+    /// A row may stand in the tree twice, as the entry and as a hub; half a list at most leads down the tree.
+    fn branches_of(degree: u32) u32 {
+        return @max(1, degree / 4);
+    }
+
+    // ---- every row reachable
+
+    /// As `graph.connect`, without distances: an unreachable row's own neighbors are near it, so one of them becomes its
+    /// parent; where none of them can be reached either, what lies below its partition's hub or else the entry.
+    fn connect(self: *Partitions) Error!void {
+        var reached = try base.BitSet.init(self.allocator, self.n);
+        defer reached.deinit(self.allocator);
+        const stack = try base.alloc_untouched(self.allocator, u32, self.n);
+        defer base.free_untouched(self.allocator, stack);
+        try self.spread(&reached, stack, self.clusters.entry);
+        for (0..self.n) |v| {
+            const row: u32 = @intCast(v);
+            if (reached.contains(row)) continue;
+            try self.attach(row, try self.parent_of(row, &reached));
+            try self.spread(&reached, stack, row);
+        }
+    }
+
+    fn spread(self: *Partitions, reached: *base.BitSet, stack: []u32, start: u32) Error!void {
+        reached.insert(start);
+        stack[0] = start;
+        var height: usize = 1;
+        var steps: u32 = 0;
+        while (height > 0) {
+            steps +%= 1;
+            if (steps % 4096 == 0) try self.builder.control.check();
+            height -= 1;
+            for (try self.lists.read(stack[height], self.diagnostic)) |neighbor| {
+                if (!reached.insert_new(neighbor)) continue;
+                stack[height] = neighbor;
+                height += 1;
+            }
+        }
+    }
+
+    fn parent_of(self: *Partitions, row: u32, reached: *const base.BitSet) Error!u32 {
+        const degree = self.builder.options.degree;
+        var prng = base.Prng.init(row);
+        var buffer: [256]u32 = undefined;
+        const list = try self.copy(row, &buffer);
+        var count: usize = 0;
+        for (list) |neighbor| {
+            if (!reached.contains(neighbor)) continue;
+            if ((try self.lists.read(neighbor, self.diagnostic)).len < degree) return neighbor;
+            list[count] = neighbor;
+            count += 1;
+        }
+        // Any of them, for copies of one vector all have the same neighbors.
+        if (count > 0) return list[@intCast(prng.below(count))];
+        const hub = self.clusters.hubs[self.clusters.homes[row]];
+        const top = if (reached.contains(hub)) hub else self.clusters.entry;
+        var parent = top;
+        for (0..64) |_| {
+            const below = try self.lists.read(parent, self.diagnostic);
+            if (below.len < degree) return parent;
+            parent = below[@intCast(prng.below(below.len))];
+        }
+        return top;
+    }
+
+    fn copy(self: *Partitions, row: u32, buffer: *[256]u32) Error![]u32 {
+        const list = try self.lists.read(row, self.diagnostic);
+        @memcpy(buffer[0..list.len], list);
+        return buffer[0..list.len];
+    }
+
+    /// A full parent gives up its last neighbor, to which the newcomer then leads.
+    fn attach(self: *Partitions, row: u32, parent: u32) Error!void {
+        const orphan = try self.insert(parent, row) orelse return;
+        var buffer: [256]u32 = undefined;
+        if (std.mem.indexOfScalar(u32, try self.copy(row, &buffer), orphan) == null) _ = try self.insert(row, orphan);
+    }
+
+    /// Puts a neighbor into the middle of a list: behind what leads down the tree, and before what memory may not keep.
+    /// Returns the neighbor that had to leave for it.
+    fn insert(self: *Partitions, row: u32, newcomer: u32) Error!?u32 {
+        const degree = self.builder.options.degree;
+        var buffer: [256]u32 = undefined;
+        const list = try self.copy(row, &buffer);
+        const given_up: ?u32 = if (list.len == degree) list[degree - 1] else null;
+        const kept = @min(list.len, degree - 1);
+        const at = @min(kept, degree / 2);
+        std.mem.copyBackwards(u32, buffer[at + 1 .. kept + 1], buffer[at..kept]);
+        buffer[at] = newcomer;
+        try self.lists.write(row, buffer[0 .. kept + 1], self.diagnostic);
+        return given_up;
+    }
+
+    // ---- pages
+
+    /// One partition's homes, and its graph as far as it stays among them.
+    const Loaded = struct {
+        rows: []u32,
+        codes: quant.BuildCodes,
+        graph: graph.Graph,
+        sizes: []u16,
+
+        fn deinit(self: *Loaded, allocator: std.mem.Allocator) void {
+            allocator.free(self.rows);
+            self.codes.deinit();
+            self.graph.deinit(allocator);
+            base.free_untouched(allocator, self.sizes);
+        }
+    };
+
+    /// `ranks`: where a row stands among the homes of its partition. `sizes`: of all records, by row, once they are known.
+    fn load_homes(self: *Partitions, partition: usize, ranks: []const u32, sizes: ?[]const u16) Error!?Loaded {
+        const allocator = self.allocator;
+        const degree = self.builder.options.degree;
+        const rows = try self.members(partition, false);
+        errdefer allocator.free(rows);
+        if (rows.len == 0) {
+            allocator.free(rows);
+            return null;
+        }
+        var codes = try self.load(rows);
+        errdefer codes.deinit();
+        var local: graph.Graph = .{
+            .n = @intCast(rows.len),
+            .degree_max = degree,
+            .neighbors = try base.alloc_untouched(allocator, u32, rows.len * degree),
+            .degrees = &.{},
+            .entry = 0,
+        };
+        errdefer local.deinit(allocator);
+        local.degrees = try base.alloc_untouched(allocator, u16, rows.len);
+        const own_sizes = try base.alloc_untouched(allocator, u16, rows.len);
+        errdefer base.free_untouched(allocator, own_sizes);
+        const homes = self.clusters.homes;
+        for (rows, local.degrees, own_sizes, 0..) |row, *local_degree, *size, member| {
+            const list = try self.lists.read(row, self.diagnostic);
+            size.* = if (sizes) |known| known[row] else size_guess(self.builder, list.len);
+            const own_list = local.row(@intCast(member));
+            local_degree.* = 0;
+            for (list) |neighbor| if (homes[neighbor] == partition) {
+                own_list[local_degree.*] = ranks[neighbor];
+                local_degree.* += 1;
+            };
+        }
+        local.entry = ranks[self.clusters.hubs[partition]];
+        return .{ .rows = rows, .codes = codes, .graph = local, .sizes = own_sizes };
+    }
+
+    /// All partitions' pages one after another, as `Builder.place` makes those of one graph.
+    pub fn place(self: *Partitions, page_size: u32) Error!resume_room.Placed {
+        const allocator = self.allocator;
+        const ranks = try base.alloc_untouched(allocator, u32, self.n);
+        defer base.free_untouched(allocator, ranks);
+        {
+            const counts = try base.alloc_untouched(allocator, u32, self.count);
+            defer base.free_untouched(allocator, counts);
+            @memset(counts, 0);
+            for (self.clusters.homes, ranks) |home, *rank| {
+                rank.* = counts[home];
+                counts[home] += 1;
+            }
+        }
+        const sizes = try base.alloc_untouched(allocator, u16, self.n);
+        defer base.free_untouched(allocator, sizes);
+        var threshold: f32 = 0;
+        {
+            var draft = try self.place_with(page_size, ranks, null, &threshold);
+            defer draft.deinit(allocator);
+            if (!self.builder.options.page_links) {
+                @memset(sizes, size_guess(self.builder, 0));
+            } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, draft.placement.order, self.builder.page_geometry(), sizes, self.diagnostic);
+        }
+        return self.place_with(page_size, ranks, sizes, &threshold);
+    }
+
+    /// Without sizes a draft: it has no colors, and finds out at which distance vectors are affine.
+    fn place_with(self: *Partitions, page_size: u32, ranks: []const u32, sizes: ?[]const u16, threshold: *f32) Error!resume_room.Placed {
+        const allocator = self.allocator;
+        const options = &self.builder.options;
+        const draft = sizes == null;
+        self.builder.control.enter(.place, self.n);
+        var order: std.ArrayList(u32) = try .initCapacity(allocator, self.n);
+        errdefer order.deinit(allocator);
+        var page_first: std.ArrayList(u32) = .empty;
+        errdefer page_first.deinit(allocator);
+        const colors = try base.alloc_untouched(allocator, u8, if (draft) 0 else self.n);
+        errdefer base.free_untouched(allocator, colors);
+        var affinity: f64 = 0;
+        for (0..self.count) |partition| {
+            var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
+            defer loaded.deinit(allocator);
+            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, page_size, loaded.sizes, draft, self.diagnostic);
+            defer placement.deinit(allocator);
+            const first: u32 = @intCast(order.items.len);
+            if (draft) {
+                const own = try graph.affinity_threshold(quant.BuildCodes, allocator, &loaded.codes, loaded.graph.n, options.affinity_percent, options.seed);
+                affinity += own * @as(f64, @floatFromInt(loaded.graph.n)) / @as(f64, @floatFromInt(self.n));
+            } else {
+                const own = try graph.color(quant.BuildCodes, allocator, &loaded.codes, &placement, threshold.*);
+                defer allocator.free(own);
+                @memcpy(colors[first..][0..own.len], own);
+            }
+            for (placement.order) |member| order.appendAssumeCapacity(loaded.rows[member]);
+            try page_first.ensureUnusedCapacity(allocator, placement.page_first.len);
+            for (placement.page_first) |page| page_first.appendAssumeCapacity(first + page);
+        }
+        if (draft) threshold.* = @floatCast(affinity);
+        const own_order = try order.toOwnedSlice(allocator);
+        errdefer allocator.free(own_order);
+        return .{ .placement = .{ .order = own_order, .page_first = try page_first.toOwnedSlice(allocator) }, .colors = colors };
+    }
+
+    /// The lists once more, in placement order, as the writer goes through them again and again.
+    pub fn placed_lists(self: *Partitions, order: []const u32) Error!ListFile {
+        var placed = try ListFile.create(self.allocator, self.builder.dir, work.placed_lists_name, self.builder.options.degree, self.diagnostic);
+        errdefer placed.deinit();
+        for (order, 0..) |row, vertex| {
+            if (vertex % 4096 == 0) try self.builder.control.check();
+            try placed.append(try self.lists.read(row, self.diagnostic), self.diagnostic);
+        }
+        try placed.flush(self.diagnostic);
+        return placed;
+    }
+};

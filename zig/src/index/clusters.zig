@@ -10,7 +10,7 @@ const graph = @import("graph");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const work = @import("work.zig");
-const Control = @import("control.zig").Control;
+const Control = @import("options.zig").Control;
 const Plan = @import("options.zig").Plan;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -189,7 +189,7 @@ const Job = struct {
             const home = nearest[0];
             self.home_counts[home] += 1;
             distance_sum += self.distances[home];
-            // What a code stands for is its grid point times its factor.
+            // A code stands for its grid point times its factor.
             const factor = self.codes.factors[point].f;
             for (self.sums[@as(usize, home) * dim ..][0..dim], self.codes.codes[point * dim ..][0..dim]) |*sum, u|
                 sum.* += factor * (@as(f32, @floatFromInt(u)) - 127.5);

@@ -1,4 +1,4 @@
-//! What went wrong, in words, beside an error's name. The capi room copies it into velo_error.
+//! The description of an error, beside its name. The capi room copies it into velo_error.
 const std = @import("std");
 
 pub const Diagnostic = struct {
@@ -52,7 +52,7 @@ pub const Error = error{
     Internal,
 };
 
-/// What people know under another name than Zig's.
+/// Errors that people know under another name than Zig's.
 pub fn reason(err: anyerror) []const u8 {
     return switch (err) {
         error.ProcessFdQuotaExceeded => "this process is out of file descriptors (ulimit -n)",

@@ -5,6 +5,8 @@
 //! streaming, and by several threads.
 const std = @import("std");
 const base = @import("base");
+const layout = @import("layout");
+const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -88,7 +90,7 @@ pub const FileWriter = struct {
         return self.finish();
     }
 
-    /// What was written until now.
+    /// Bytes written until now.
     pub fn so_far(self: *FileWriter) Error!Summary {
         try self.flush();
         return .{ .bytes = self.written, .checksum = self.sum.finish() };
@@ -301,6 +303,92 @@ const Losing = struct {
         try self.check();
     }
 };
+
+pub const file_codes = "codes.bin";
+pub const file_links = "links.bin";
+pub const file_pages = "pages.bin";
+pub const file_page_starts = "page_starts.bin";
+pub const file_page_codes = "page_codes.bin";
+pub const file_vectors = "vectors.bin";
+
+/// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
+pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {
+    switch (err) {
+        error.FileNotFound, error.NotDir, error.BadPathName, error.InvalidUtf8, error.NameTooLong => {
+            diagnostic.say("{s} is no index: {t}", .{ path, err });
+            return error.NotAnIndex;
+        },
+        else => return diagnostics.file_error(diagnostic, path, "open", err),
+    }
+}
+
+pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []const u8, diagnostic: *Diagnostic) Error!layout.manifest.Parsed {
+    const text = dir.readFileAlloc(allocator, layout.manifest.file_name, layout.manifest.bytes_max) catch |err| switch (err) {
+        error.FileNotFound => {
+            diagnostic.say("{s} is no index: it has no {s} (a build that did not finish?)", .{ path, layout.manifest.file_name });
+            return error.NotAnIndex;
+        },
+        error.OutOfMemory => return error.OutOfMemory,
+        else => return diagnostics.file_error(diagnostic, layout.manifest.file_name, "read", err),
+    };
+    defer allocator.free(text);
+    return layout.manifest.parse(allocator, text) catch |err| switch (err) {
+        error.OutOfMemory => error.OutOfMemory,
+        error.NewerVersion => {
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version_of(true)});
+            return error.UnsupportedVersion;
+        },
+        error.OlderVersion => {
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by an earlier version of velo and has another format (this one reads format {d}): build it again", .{layout.format_version});
+            return error.UnsupportedVersion;
+        },
+        error.BadManifest => {
+            diagnostic.in_file(layout.manifest.file_name, "{s} is damaged", .{layout.manifest.file_name});
+            return error.Corrupt;
+        },
+    };
+}
+
+/// Whether centers and factors are such.
+pub fn codes_valid(codes: *const quant.Codes) bool {
+    const center_count = codes.centers.len / codes.params.dim;
+    for (codes.center_ids) |center| if (center >= center_count) return false;
+    for (codes.factors) |pair| if (@max(pair & 0xffff, pair >> 16) > quant.PositiveFloat.largest) return false;
+    return true;
+}
+
+pub fn all_finite(values: []const f32) bool {
+    for (values) |value| if (!std.math.isFinite(value)) return false;
+    return true;
+}
+
+pub fn check_file(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
+    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+    try check_size(dir, file, diagnostic);
+    const summary = try summarize(allocator, dir, file.name, diagnostic);
+    if (summary.checksum != sum) {
+        diagnostic.in_file(file.name, "the checksum of {s} does not match the manifest", .{file.name});
+        return error.Corrupt;
+    }
+}
+
+pub fn check_size(dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
+    const stat = dir.statFile(file.name) catch |err| return open_error(diagnostic, file.name, err);
+    if (stat.size != file.bytes) {
+        diagnostic.in_file(file.name, "{s} has {d} bytes where the manifest says {d}", .{ file.name, stat.size, file.bytes });
+        return error.Corrupt;
+    }
+}
+
+pub fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
+    diagnostic.in_file(layout.manifest.file_name, "the manifest says nothing sensible of {s}", .{what});
+    return error.Corrupt;
+}
+
+pub fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
+    diagnostic.in_file(name, "{s} is damaged: its header or tables contradict the manifest", .{name});
+    return error.Corrupt;
+}
 
 test "a file takes its name after its bytes are on the device, and the name is there when replacing ends" {
     var store: Losing = .{ .whole = "the new file" };

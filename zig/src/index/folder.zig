@@ -2,17 +2,16 @@
 const std = @import("std");
 const layout = @import("layout");
 const diagnostics = @import("diagnostic.zig");
-const partitions = @import("partitions.zig");
-const reader = @import("reader.zig");
-const resume_room = @import("resume.zig");
 const work = @import("work.zig");
+const files = @import("files.zig");
+const resume_room = @import("resume.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
 /// Stands in a folder under construction, locked by the process that builds.
 pub const marker_name = "building";
 
-pub const index_names = [_][]const u8{ reader.file_codes, reader.file_links, reader.file_pages, reader.file_page_starts, reader.file_page_codes, reader.file_vectors };
+pub const index_names = [_][]const u8{ files.file_codes, files.file_links, files.file_pages, files.file_page_starts, files.file_page_codes, files.file_vectors };
 /// Only needed until the files of the index are written.
 pub const large_work_names = [_][]const u8{
     work.codes_name,
@@ -20,9 +19,9 @@ pub const large_work_names = [_][]const u8{
     work.vectors_name,
     resume_room.graph_name,
     resume_room.graph_name ++ ".tmp",
-    partitions.parts_name,
-    partitions.lists_name,
-    partitions.placed_lists_name,
+    work.parts_name,
+    work.lists_name,
+    work.placed_lists_name,
 };
 pub const small_work_names = [_][]const u8{
     resume_room.encode_name,

@@ -8,7 +8,8 @@ const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
 const options_room = @import("options.zig");
 const reader = @import("reader.zig");
-const PageWalk = @import("page_walk.zig").PageWalk;
+const files = @import("files.zig");
+const PageWalk = @import("reader.zig").PageWalk;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
@@ -46,17 +47,17 @@ pub const Former = struct {
         allocator.free(self.rows);
     }
 
-    /// What it takes while a graph is built, beside the build itself.
+    /// Memory while a graph is built, beside the build itself.
     pub fn memory_bytes(self: *const Former, degree: u32) u64 {
         return @as(u64, self.gone_count) * (4 * degree + 2) + 8 * @as(u64, self.rows.len);
     }
 
-    /// What its codes take while its lists are read, before points are loaded.
+    /// Memory of its codes while its lists are read, before points are loaded.
     pub fn codes_bytes(self: *const Former, params: quant.CodeParams) u64 {
         return if (self.in_pages) 0 else self.rows.len * (params.upper_bytes() + @sizeOf(u64));
     }
 
-    /// What going on partition by partition takes beside them; null where that is not worth it, or cannot be.
+    /// Memory beside them to go on partition by partition; null where that is not worth it, or impossible.
     pub fn beside(self: *const Former, degree: u32) ?options_room.Beside {
         const stayed = self.rows.len - self.gone_count;
         if (!self.in_pages or self.gone_count > stayed) return null;
@@ -86,7 +87,7 @@ pub const Former = struct {
         if (opened.links) |*links| {
             for (0..opened.n()) |vertex| {
                 const list = links.decode(@intCast(vertex), &ids) catch {
-                    diagnostic.in_file(reader.file_links, "the links of vertex {d} are damaged", .{vertex});
+                    diagnostic.in_file(files.file_links, "the links of vertex {d} are damaged", .{vertex});
                     return error.Corrupt;
                 };
                 put(&begun, numbers, @intCast(vertex), list);
@@ -147,9 +148,9 @@ pub const Former = struct {
     }
 
     fn has_lists_in_pages(allocator: std.mem.Allocator, path: []const u8, diagnostic: *Diagnostic) Error!bool {
-        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return reader.open_folder_error(path, err, diagnostic);
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return files.open_folder_error(path, err, diagnostic);
         defer dir.close();
-        var parsed = try reader.read_manifest(allocator, dir, path, diagnostic);
+        var parsed = try files.read_manifest(allocator, dir, path, diagnostic);
         defer parsed.deinit();
         return parsed.value.page_links;
     }
@@ -254,7 +255,7 @@ pub const Partly = struct {
     }
 };
 
-/// Where rows stand among members. Both ascend, as a rule; then it is one pass over both.
+/// The places of rows among members. Both ascend, as a rule; then it is one pass over both.
 const Places = struct {
     members: []const u32,
     next: usize = 0,

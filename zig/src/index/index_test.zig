@@ -7,10 +7,11 @@ const Options = @import("builder.zig").Options;
 const Reader = @import("reader.zig").Reader;
 const page_ways = @import("page_ways.zig");
 const reader = @import("reader.zig");
-const verify = @import("verify.zig").verify;
-const index_space = @import("space.zig");
+const space = @import("space.zig");
+const files = @import("files.zig");
+const verify = @import("committed.zig").verify;
 const vectors = @import("vectors.zig");
-const recommit = @import("recommit.zig").recommit;
+const recommit = @import("committed.zig").recommit;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const testing = std.testing;
 
@@ -48,7 +49,7 @@ const Place = struct {
 };
 
 test "what is built verifies, for every metric and many shapes" {
-    for ([_]reader.Metric{ .l2, .ip, .cosine }) |metric| {
+    for ([_]space.Metric{ .l2, .ip, .cosine }) |metric| {
         for ([_][2]u32{ .{ 1, 1 }, .{ 2, 3 }, .{ 700, 24 }, .{ 90, 260 } }) |shape| {
             var place: Place = undefined;
             try place.init();
@@ -240,17 +241,17 @@ test "a list that does not decode is noticed by verify, though every sum is righ
     defer dir.close();
 
     // links.bin: the first list claims 255 neighbors.
-    const links = try dir.readFileAlloc(testing.allocator, reader.file_links, 1 << 20);
+    const links = try dir.readFileAlloc(testing.allocator, files.file_links, 1 << 20);
     defer testing.allocator.free(links);
     var header: layout.headers.Links = undefined;
     @memcpy(std.mem.asBytes(&header), links[0..@sizeOf(layout.headers.Links)]);
     const heap: usize = @intCast(header.resident_bytes() - header.heap_bytes);
-    try testing.expectError(error.Corrupt, verify_changed(place.path, reader.file_links, heap, &.{255}, &diagnostic));
-    try testing.expectEqualStrings(reader.file_links, diagnostic.file());
-    try verify_changed(place.path, reader.file_links, heap, links[heap..][0..1], &diagnostic);
+    try testing.expectError(error.Corrupt, verify_changed(place.path, files.file_links, heap, &.{255}, &diagnostic));
+    try testing.expectEqualStrings(files.file_links, diagnostic.file());
+    try verify_changed(place.path, files.file_links, heap, links[heap..][0..1], &diagnostic);
 
     // pages.bin: the first list of the last page ends before its last neighbor.
-    const pages = try dir.readFileAlloc(testing.allocator, reader.file_pages, 1 << 24);
+    const pages = try dir.readFileAlloc(testing.allocator, files.file_pages, 1 << 24);
     defer testing.allocator.free(pages);
     var pages_header: layout.headers.Pages = undefined;
     @memcpy(std.mem.asBytes(&pages_header), pages[0..@sizeOf(layout.headers.Pages)]);
@@ -263,10 +264,10 @@ test "a list that does not decode is noticed by verify, though every sum is righ
     const lists = std.mem.readInt(u16, page[22..24], .little);
     std.mem.writeInt(u16, page[lists - 2 * record_count ..][0..2], 1, .little);
     std.mem.writeInt(u64, page[0..8], base.checksum(page[8..]), .little);
-    try testing.expectError(error.Corrupt, verify_changed(place.path, reader.file_pages, offset, page, &diagnostic));
-    try testing.expectEqualStrings(reader.file_pages, diagnostic.file());
+    try testing.expectError(error.Corrupt, verify_changed(place.path, files.file_pages, offset, page, &diagnostic));
+    try testing.expectEqualStrings(files.file_pages, diagnostic.file());
     try testing.expectEqual(last, diagnostic.page);
-    try verify_changed(place.path, reader.file_pages, offset, whole, &diagnostic);
+    try verify_changed(place.path, files.file_pages, offset, whole, &diagnostic);
 }
 
 const stored: Options = .{ .dim = 16, .n = 300, .metric = .cosine, .dtype = .f32, .degree = 8, .build_list_size = 16, .store_vectors = true };
@@ -302,7 +303,7 @@ test "vectors stored in a finished index are those that its build would have sto
     const rows = try random_rows(testing.allocator, 300, 16, 2);
     defer testing.allocator.free(rows);
     try build(place.path, stored, rows, &diagnostic);
-    const expected = try file_sum(place.path, reader.file_vectors);
+    const expected = try file_sum(place.path, files.file_vectors);
     var other: Place = undefined;
     try other.init();
     defer other.tmp.cleanup();
@@ -320,8 +321,8 @@ test "vectors stored in a finished index are those that its build would have sto
         try testing.expectEqualStrings("rows", diagnostic.argument);
     }
     try testing.expectEqual(manifest_before, try file_sum(other.path, layout.manifest.file_name));
-    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors));
-    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors ++ ".tmp"));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, files.file_vectors));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, files.file_vectors ++ ".tmp"));
 
     {
         var store = try vectors.Store.open(testing.allocator, other.path, 16, .f32, &order, &diagnostic);
@@ -330,8 +331,8 @@ test "vectors stored in a finished index are those that its build would have sto
         try store.add(bytes + 100 * 64, 200, 64, &diagnostic);
         try store.commit(&diagnostic);
     }
-    try testing.expectEqual(expected, try file_sum(other.path, reader.file_vectors));
-    try testing.expectError(error.FileNotFound, file_sum(other.path, reader.file_vectors ++ ".tmp"));
+    try testing.expectEqual(expected, try file_sum(other.path, files.file_vectors));
+    try testing.expectError(error.FileNotFound, file_sum(other.path, files.file_vectors ++ ".tmp"));
     var pages: u64 = 0;
     try verify(testing.allocator, other.path, &pages, &diagnostic);
     var opened = try Reader.open(testing.allocator, other.path, .{}, &diagnostic);
@@ -401,7 +402,7 @@ test "codes tell vectors as well as they promise, and an index made of them and 
         var norm2: f64 = 0;
         for (order, 0..) |row, vertex| {
             const given = rows[row * dim ..][0..dim];
-            index_space.place(metric, given);
+            space.place(metric, given);
             for (given, decoded[vertex * dim ..][0..dim]) |x, y| error2 += (@as(f64, x) - y) * (@as(f64, x) - y);
             norm2 += opened.codes.norm2_of(@intCast(vertex));
             if (row == 3 and metric == .cosine) for (decoded[vertex * dim ..][0..dim]) |y| try testing.expectEqual(0, y);
@@ -464,7 +465,7 @@ test "codes tell vectors as well as they promise, and an index made of them and 
                 try testing.expectEqualSlices(f32, given, told);
                 continue;
             }
-            index_space.place(metric, given);
+            space.place(metric, given);
             for (given, told) |x, y| error2 += (@as(f64, x) - y) * (@as(f64, x) - y);
             norm2 += merged.codes.norm2_of(@intCast(vertex));
         }

@@ -1,15 +1,15 @@
-//! What shapes a build, and the limits of each choice.
+//! Options of a build, and their limits.
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
 const quant = @import("quant");
 const graph = @import("graph");
 const diagnostics = @import("diagnostic.zig");
-const reader = @import("reader.zig");
+const space = @import("space.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
-const Metric = reader.Metric;
-const Dtype = reader.Dtype;
+const Metric = space.Metric;
+const Dtype = space.Dtype;
 
 pub const Options = struct {
     dim: u32,
@@ -66,7 +66,7 @@ pub const Options = struct {
         return geometry;
     }
 
-    /// What a build must have in common with another to go on from its work, its input aside.
+    /// Options that a build must share with another to go on from its work, its input aside.
     pub fn identity(self: *const Options) u64 {
         var hash = std.hash.XxHash3.init(0);
         inline for (.{
@@ -101,7 +101,7 @@ pub const Plan = struct {
     gone_max: u64 = 0,
 };
 
-/// What a former index takes while partitions go on from its lists: bytes, and of each member of a partition.
+/// Memory of a former index while partitions go on from its lists: bytes, and bytes of each member of a partition.
 pub const Beside = struct { bytes: u64, member_bytes: u64, gone_per_member: f64 };
 
 /// Of a row in a graph under construction: its code, its factors, its list, and what insertion or placement keep of it.
@@ -112,7 +112,7 @@ fn member_bytes(options: Options, dim_code: u32) u64 {
     return codes + neighbors + small;
 }
 
-/// What a partitioned build keeps of every row at most: where it is placed, its size, its partition, its color.
+/// Bytes that a partitioned build keeps of every row at most: its place, its size, its partition, its color.
 const row_bytes = 20;
 /// Every row has two places; so much more room than rows need lets most of them be where they belong.
 const room_share = 1.15;
@@ -125,7 +125,7 @@ pub fn memory_whole(options: Options, dim_code: u32) u64 {
     return options.n * member_bytes(options, dim_code);
 }
 
-/// What of its work a transient build holds in memory.
+/// The work that a transient build holds in memory.
 pub const Held = struct { points: bool = false, codes: bool = false, vectors: bool = false };
 
 /// Points take no more than the graph stage does anyway, but earlier: while a former index is read, which takes `former_bytes`.
@@ -214,3 +214,29 @@ pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {
         return error.InvalidArgument;
     }
 }
+
+// ---- progress ----
+//
+// Shared between the threads of a build and its caller.
+
+pub const Stage = enum(i32) { scan = 0, encode = 1, graph = 2, place = 3, write = 4, commit = 5, done = 6 };
+
+pub const Control = struct {
+    stage: std.atomic.Value(i32) = .init(0),
+    done: std.atomic.Value(u64) = .init(0),
+    total: std.atomic.Value(u64) = .init(0),
+    /// The stage at which this build goes on from a killed one; `.scan` where it does not.
+    resumed: std.atomic.Value(i32) = .init(0),
+    resumed_done: std.atomic.Value(u64) = .init(0),
+    canceled: std.atomic.Value(bool) = .init(false),
+
+    pub fn enter(self: *Control, stage: Stage, total: u64) void {
+        self.done.store(0, .monotonic);
+        self.total.store(total, .monotonic);
+        self.stage.store(@intFromEnum(stage), .release);
+    }
+
+    pub fn check(self: *const Control) error{Canceled}!void {
+        if (self.canceled.load(.monotonic)) return error.Canceled;
+    }
+};

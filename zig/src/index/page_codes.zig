@@ -9,9 +9,7 @@ const layout = @import("layout");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
-const reader = @import("reader.zig");
 const space = @import("space.zig");
-const writer = @import("writer.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const Header = layout.headers.PageCodes;
@@ -25,7 +23,7 @@ const shares = [_]f64{ 0.17, 0.42, 0.75 };
 /// An open names a level by its count, as it names links.
 const count_max = base.limits.ranges.links_kept.max;
 
-fn header_of(n: u64, page_count: u32) Header {
+pub fn header_of(n: u64, page_count: u32) Header {
     var header: Header = .{ .page_count = page_count, .level_count = 1, .counts = @splat(0), .f_upper_max = 0 };
     header.counts[0] = 1;
     const records = @as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(page_count));
@@ -38,117 +36,7 @@ fn header_of(n: u64, page_count: u32) Header {
     return header;
 }
 
-/// Pages are walked once for each level, so that of one level only factors wait in memory.
-pub fn write(input: *const writer.Input, starts: []const u32, written: *writer.Written, diagnostic: *Diagnostic) Error!void {
-    const allocator = input.allocator;
-    const n: u32 = @intCast(input.header.n);
-    var header = header_of(n, @intCast(starts.len));
-    var makers: Makers = try .init(input);
-    defer makers.deinit();
-    var file = try files.FileWriter.create(allocator, input.dir, reader.file_page_codes, diagnostic);
-    defer file.deinit();
-    try file.write(std.mem.asBytes(&header));
-    var at: u64 = @sizeOf(Header);
-    for (header.counts[0..header.level_count], 0..) |count, number| {
-        const level = header.level(number, makers.code.len);
-        try zeros(&file, level.codes - at);
-        const factors = try base.alloc_untouched(allocator, u32, starts.len * count);
-        defer base.free_untouched(allocator, factors);
-        const center_ids = try base.alloc_untouched(allocator, u8, factors.len);
-        defer base.free_untouched(allocator, center_ids);
-        for (starts, 0..) |first, page| {
-            if (page % 64 == 0) try input.control.check();
-            const end = if (page + 1 < starts.len) starts[page + 1] else n;
-            try makers.load(input, first, end, diagnostic);
-            var centers = try quant.Centers.train(allocator, makers.dim, makers.rows.items, @min(count, end - first));
-            defer centers.deinit(allocator);
-            for (0..count) |i| {
-                const entry = page * count + i;
-                // Of a page with fewer records the last stands for the others.
-                if (i < centers.count()) makers.encode(centers.at(@intCast(i)), &factors[entry], &center_ids[entry]) else {
-                    factors[entry] = factors[entry - 1];
-                    center_ids[entry] = center_ids[entry - 1];
-                }
-                try file.write(makers.code);
-            }
-        }
-        try zeros(&file, level.factors - level.codes - factors.len * makers.code.len);
-        try file.write(std.mem.sliceAsBytes(factors));
-        try file.write(center_ids);
-        try zeros(&file, layout.headers.Codes.padding_bytes);
-        at = level.end;
-    }
-    header.f_upper_max = makers.f_upper_max;
-    try written.files.append(allocator, .{ .name = reader.file_page_codes, .summary = try file.finish_with_header(std.mem.asBytes(&header)) });
-}
-
-fn zeros(file: *files.FileWriter, count: u64) Error!void {
-    try file.write((&@as([64]u8, @splat(0)))[0..@intCast(count)]);
-}
-
-/// What codes of a page are made with.
-const Makers = struct {
-    allocator: std.mem.Allocator,
-    dim: u32,
-    form: quant.Form,
-    centers: *const quant.Centers,
-    encoder: quant.Encoder,
-    /// The records of a page, from their whole codes, in the codes' space.
-    rows: std.ArrayList(f32) = .empty,
-    stored: []u8,
-    levels: []u16,
-    left: []f32,
-    code: []u8,
-    f_upper_max: f32 = 0,
-
-    fn init(input: *const writer.Input) error{OutOfMemory}!Makers {
-        const allocator = input.allocator;
-        const dim = input.params.dim;
-        var encoder = try quant.Encoder.init(allocator, .{ .dim = dim, .memory_bits = input.params.memory_bits, .record_bits = 0 });
-        errdefer encoder.deinit(allocator);
-        const stored = try allocator.alloc(u8, input.work_codes.row_bytes);
-        errdefer allocator.free(stored);
-        const levels = try allocator.alloc(u16, dim);
-        errdefer allocator.free(levels);
-        const left = try allocator.alloc(f32, dim);
-        errdefer allocator.free(left);
-        const code = try allocator.alloc(u8, input.params.upper_bytes());
-        const metric: reader.Metric = @enumFromInt(input.header.metric);
-        return .{ .allocator = allocator, .dim = dim, .form = space.form(metric), .centers = input.centers, .encoder = encoder, .stored = stored, .levels = levels, .left = left, .code = code };
-    }
-
-    fn deinit(self: *Makers) void {
-        self.encoder.deinit(self.allocator);
-        self.rows.deinit(self.allocator);
-        self.allocator.free(self.stored);
-        self.allocator.free(self.levels);
-        self.allocator.free(self.left);
-        self.allocator.free(self.code);
-    }
-
-    fn load(self: *Makers, input: *const writer.Input, first: u32, end: u32, diagnostic: *Diagnostic) Error!void {
-        try self.rows.resize(self.allocator, @as(usize, end - first) * self.dim);
-        for (first..end, 0..) |vertex, i| {
-            const row = try input.work_codes.read(input.placement.order[vertex], self.stored, diagnostic);
-            const f_upper = quant.PositiveFloat.decode(@intCast(row.memory_factors >> 16));
-            const f_full = quant.RecordFactors.f_full(row.record_factors.ratio, f_upper, input.params.record_bits);
-            quant.decode(input.params, row.upper, row.lower, f_full, self.centers.at(row.center), self.levels, self.rows.items[i * self.dim ..][0..self.dim]);
-            self.f_upper_max = @max(self.f_upper_max, f_upper);
-        }
-    }
-
-    /// Leaves the code of a point in `code`.
-    fn encode(self: *Makers, point: []const f32, factors: *u32, center_id: *u8) void {
-        const center = self.centers.nearest(point);
-        for (self.left, point, self.centers.at(center)) |*value, x, c| value.* = x - c;
-        const found = self.encoder.encode(self.left, self.levels);
-        quant.pack(self.levels, 0, self.encoder.params.memory_bits, self.code);
-        factors.* = self.encoder.store_factors(self.form, self.levels, found, self.centers.at(center), self.centers.norms2[center]).memory;
-        center_id.* = center;
-    }
-};
-
-/// What of the file is in memory.
+/// The part of the file that is in memory.
 pub const PageCodes = struct {
     memory: base.AlignedBytes,
     /// One a page.
@@ -164,7 +52,7 @@ pub const PageCodes = struct {
 };
 
 /// Levels of a file, and what each takes in memory.
-pub const Levels = struct {
+const Levels = struct {
     header: Header,
     code_bytes: u64,
 
@@ -173,9 +61,9 @@ pub const Levels = struct {
         defer opened.close();
         var header: Header = undefined;
         const len = opened.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file.name, "read", err);
-        if (len != @sizeOf(Header) or !header.valid() or header.page_count != page_count) return reader.bad_file(diagnostic, file.name);
+        if (len != @sizeOf(Header) or !header.valid() or header.page_count != page_count) return files.bad_file(diagnostic, file.name);
         const levels: Levels = .{ .header = header, .code_bytes = code_bytes };
-        if (levels.header.level(header.level_count - 1, code_bytes).end != file.bytes) return reader.bad_file(diagnostic, file.name);
+        if (levels.header.level(header.level_count - 1, code_bytes).end != file.bytes) return files.bad_file(diagnostic, file.name);
         return levels;
     }
 
@@ -205,7 +93,7 @@ pub const Levels = struct {
 
     /// `codes` has what codes of pages and of vectors have in common.
     pub fn load(self: *const Levels, allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, number: usize, codes: *const quant.Codes, diagnostic: *Diagnostic) Error!PageCodes {
-        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return reader.bad_manifest(diagnostic, file.name);
+        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
         var mapped = try files.map_checked(allocator, dir, file.name, @intCast(file.bytes), sum, diagnostic);
         defer mapped.free();
         var memory = try base.AlignedBytes.alloc(@intCast(self.memory_bytes(number)), .{ .huge_pages = true });
@@ -225,7 +113,7 @@ pub const Levels = struct {
         placed.bytes = bytes;
         placed.factors = @alignCast(std.mem.bytesAsSlice(u32, bytes[@intCast(level.factors - level.codes)..][0 .. 4 * @as(usize, placed.n)]));
         placed.center_ids = bytes[@intCast(level.center_ids - level.codes)..][0..placed.n];
-        if (!reader.codes_valid(&placed)) return reader.bad_file(diagnostic, name);
+        if (!files.codes_valid(&placed)) return files.bad_file(diagnostic, name);
         return placed;
     }
 };
@@ -244,7 +132,7 @@ pub const Chosen = struct {
             diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
             return error.Unsupported;
         }
-        const file = m.file(reader.file_page_codes).?; // `open` has looked
+        const file = m.file(files.file_page_codes).?; // `open` has looked
         const levels: Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
         const beside = header.codes_offset() + directory_bytes;
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;

@@ -20,7 +20,7 @@ pub const Shape = struct {
     stretch: u32,
     links: u32,
 
-    /// What an index with such lists says of how many links a vertex it keeps.
+    /// The number of links a vertex that an index with such lists reports.
     pub fn kept(shape: Shape) u32 {
         return shape.links / shape.stretch;
     }
@@ -64,7 +64,7 @@ pub const PageWays = struct {
         return vertex / self.shape.stretch;
     }
 
-    /// Where the list of a stretch leads.
+    /// The targets of the list of a stretch.
     pub inline fn decode(self: *const PageWays, stretch: u32, out: []u32) error{BadList}![]u32 {
         const list = self.lists.list(stretch);
         return self.lists.codec.decode(stretch * self.shape.stretch, list.bytes, list.length, self.vertices, out) catch return error.BadList;
@@ -75,7 +75,7 @@ pub const PageWays = struct {
     }
 };
 
-/// What the lists of so many vertices take, a little more than less. Targets of a list lie in few regions, so a gap takes
+/// The size of the lists of so many vertices, a little more than less. Targets of a list lie in few regions, so a gap takes
 /// fewer bits than one of targets drawn evenly would.
 pub fn estimate_bytes(shape: Shape, vertices: u32) u64 {
     const links: f64 = @floatFromInt(@min(shape.links, vertices));
@@ -162,7 +162,7 @@ const Choice = struct {
         return self.chosen[0..few.len];
     }
 
-    /// What was found, a page once: with the sum of its weights, and the vertex that most of them lead to.
+    /// The pages found, each once: with the sum of its weights, and the vertex that most of them lead to.
     fn merged(self: *Choice) []Found {
         const found = self.found.items;
         std.mem.sortUnstable(Found, found, {}, Found.by_place);

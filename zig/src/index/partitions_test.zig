@@ -6,14 +6,15 @@ const quant = @import("quant");
 const clusters = @import("clusters.zig");
 const option_room = @import("options.zig");
 const reader = @import("reader.zig");
+const space = @import("space.zig");
 const Builder = @import("builder.zig").Builder;
-const graph_stage = @import("graph_stage.zig");
+const graph_stage = @import("builder.zig");
 const Former = @import("former.zig").Former;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Options = option_room.Options;
-const Partitions = @import("partitions.zig").Partitions;
+const Partitions = @import("builder.zig").Partitions;
 const Reader = reader.Reader;
-const verify = @import("verify.zig").verify;
+const verify = @import("committed.zig").verify;
 const testing = std.testing;
 
 const Kind = enum { clustered, equal, two_places };
@@ -230,7 +231,7 @@ test "partitions go on from the lists of a former index, of which some rows are 
 }
 
 test "what is built in partitions verifies, for every metric, and with one thread has the same bytes" {
-    for ([_]reader.Metric{ .l2, .ip, .cosine }) |metric| {
+    for ([_]space.Metric{ .l2, .ip, .cosine }) |metric| {
         var sums: [2]u64 = undefined;
         for (&sums) |*sum| {
             var case: Case = undefined;

@@ -9,44 +9,22 @@ const files = @import("files.zig");
 const page_codes = @import("page_codes.zig");
 const page_ways = @import("page_ways.zig");
 const space = @import("space.zig");
-const trim = @import("trim.zig");
+const lists_in_memory = @import("lists_in_memory.zig");
 const Vectors = @import("vectors.zig").Vectors;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
-pub const Metric = enum(i32) {
-    l2 = 0,
-    ip = 1,
-    cosine = 2,
-};
-
-pub const Dtype = enum(i32) {
-    f32 = 0,
-    f16 = 1,
-    u8 = 2,
-    i8 = 3,
-
-    pub fn bytes(self: Dtype) u32 {
-        return switch (self) {
-            .f32 => 4,
-            .f16 => 2,
-            .u8, .i8 => 1,
-        };
-    }
-};
-
-pub const file_codes = "codes.bin";
-pub const file_links = "links.bin";
+const Metric = space.Metric;
+const Dtype = space.Dtype;
 const copy_bytes = 1 << 20;
-pub const file_pages = "pages.bin";
-pub const file_page_starts = "page_starts.bin";
-pub const file_page_codes = "page_codes.bin";
-pub const file_vectors = "vectors.bin";
+pub const file_pages = files.file_pages;
+pub const file_links = files.file_links;
+pub const file_vectors = files.file_vectors;
 
 pub const Options = struct {
     /// Links a vertex in memory; null leaves it to the budget.
     links_kept: ?u32 = null,
-    /// What codes, links and page directory may take together; 0 is no limit.
+    /// The limit for codes, links and page directory together; 0 is none.
     memory_bytes: u64 = 0,
     /// Whether links are kept in memory, or stay on disk (the links-on-disk plan).
     links: enum { in_memory, where_room, on_disk } = .in_memory,
@@ -109,58 +87,58 @@ pub const Reader = struct {
     }
 
     fn open_as(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
-        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return open_folder_error(path, err, diagnostic);
+        var dir = std.fs.cwd().openDir(path, .{}) catch |err| return files.open_folder_error(path, err, diagnostic);
         errdefer dir.close();
-        var parsed = try read_manifest(allocator, dir, path, diagnostic);
+        var parsed = try files.read_manifest(allocator, dir, path, diagnostic);
         errdefer parsed.deinit();
         const m = &parsed.value;
-        const metric = std.meta.stringToEnum(Metric, m.metric) orelse return bad_manifest(diagnostic, "metric");
-        const dtype = std.meta.stringToEnum(Dtype, m.dtype) orelse return bad_manifest(diagnostic, "dtype");
+        const metric = std.meta.stringToEnum(Metric, m.metric) orelse return files.bad_manifest(diagnostic, "metric");
+        const dtype = std.meta.stringToEnum(Dtype, m.dtype) orelse return files.bad_manifest(diagnostic, "dtype");
         // Files that other parts read (ids, columns) are checked here too: one rule for the whole folder.
         for (m.files) |file| {
-            const ours = [_][]const u8{ file_codes, file_links, file_page_starts, file_pages, file_page_codes, file_vectors };
+            const ours = [_][]const u8{ files.file_codes, files.file_links, files.file_page_starts, files.file_pages, files.file_page_codes, files.file_vectors };
             for (ours) |name| {
                 if (std.mem.eql(u8, name, file.name)) break;
-            } else try check_file(allocator, dir, file, diagnostic);
+            } else try files.check_file(allocator, dir, file, diagnostic);
         }
-        try check_size(dir, m.file(file_pages) orelse return bad_manifest(diagnostic, file_pages), diagnostic);
-        if (m.page_codes) try check_size(dir, m.file(file_page_codes) orelse return bad_manifest(diagnostic, file_page_codes), diagnostic);
+        try files.check_size(dir, m.file(files.file_pages) orelse return files.bad_manifest(diagnostic, files.file_pages), diagnostic);
+        if (m.page_codes) try files.check_size(dir, m.file(files.file_page_codes) orelse return files.bad_manifest(diagnostic, files.file_page_codes), diagnostic);
 
         // ---- what says how codes are made ----
-        const codes_file = m.file(file_codes) orelse return bad_manifest(diagnostic, file_codes);
-        try check_size(dir, codes_file, diagnostic); // before room is made for what a manifest says
-        if (codes_file.bytes < @sizeOf(layout.headers.Codes)) return bad_file(diagnostic, file_codes);
+        const codes_file = m.file(files.file_codes) orelse return files.bad_manifest(diagnostic, files.file_codes);
+        try files.check_size(dir, codes_file, diagnostic); // before room is made for what a manifest says
+        if (codes_file.bytes < @sizeOf(layout.headers.Codes)) return files.bad_file(diagnostic, files.file_codes);
         var header: layout.headers.Codes = undefined;
-        try read_head(dir, file_codes, std.mem.asBytes(&header), diagnostic);
-        if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return bad_file(diagnostic, file_codes);
-        if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return bad_file(diagnostic, file_codes);
+        try read_head(dir, files.file_codes, std.mem.asBytes(&header), diagnostic);
+        if (!std.mem.eql(u8, &header.magic, layout.headers.Codes.magic_expected)) return files.bad_file(diagnostic, files.file_codes);
+        if (header.n == 0 or header.n > base.limits.vertices_max or header.n != m.n) return files.bad_file(diagnostic, files.file_codes);
         if (header.dim_in == 0 or header.dim_in > base.limits.dim_max or header.dim_in != m.dim or
             header.dim_code != quant.dim_code_of(header.dim_in) or
             header.memory_bits < 1 or header.memory_bits > 8 or header.record_bits > 8 or
             header.metric != @intFromEnum(metric) or header.entry_vertex >= header.n or
             header.center_count < 1 or header.center_count > base.limits.centers_max or
-            header.file_bytes() != codes_file.bytes or !header.measures_valid()) return bad_file(diagnostic, file_codes);
+            header.file_bytes() != codes_file.bytes or !header.measures_valid()) return files.bad_file(diagnostic, files.file_codes);
         const mean = try allocator.alloc(f32, header.dim_in);
         errdefer allocator.free(mean);
         var rotation = try quant.Rotation.init(allocator, header.dim_in, header.rotation_seed);
         errdefer rotation.deinit(allocator);
 
         // ---- pages ----
-        const pages_file = dir.openFile(file_pages, .{}) catch |err| return files.open_error(diagnostic, file_pages, err);
+        const pages_file = dir.openFile(files.file_pages, .{}) catch |err| return files.open_error(diagnostic, files.file_pages, err);
         errdefer pages_file.close();
         const pages_header = try read_pages_header(pages_file, m, &header, diagnostic);
-        const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return bad_file(diagnostic, file_pages);
-        const starts_file = m.file(file_page_starts) orelse return bad_manifest(diagnostic, file_page_starts);
-        try check_size(dir, starts_file, diagnostic);
+        const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return files.bad_file(diagnostic, files.file_pages);
+        const starts_file = m.file(files.file_page_starts) orelse return files.bad_manifest(diagnostic, files.file_page_starts);
+        try files.check_size(dir, starts_file, diagnostic);
         const starts_bytes = try allocator.alloc(u8, std.math.cast(usize, starts_file.bytes) orelse return error.OutOfMemory);
         defer allocator.free(starts_bytes);
         try load(allocator, dir, starts_file, starts_bytes, diagnostic);
         var directory = layout.page_starts.Directory.decode(allocator, starts_bytes) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
-            error.BadStarts => return bad_file(diagnostic, file_page_starts),
+            error.BadStarts => return files.bad_file(diagnostic, files.file_page_starts),
         };
         errdefer directory.deinit(allocator);
-        if (directory.n != header.n or directory.page_count() != pages_header.page_count) return bad_file(diagnostic, file_page_starts);
+        if (directory.n != header.n or directory.page_count() != pages_header.page_count) return files.bad_file(diagnostic, files.file_page_starts);
 
         // ---- codes ----
         const is_of_pages = options.codes and options.page_codes == .always;
@@ -173,7 +151,7 @@ pub const Reader = struct {
         var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
         errdefer codes_memory.free();
         if (is_whole) try load(allocator, dir, codes_file, codes_memory.bytes, diagnostic) else {
-            if (options.codes) try check_file(allocator, dir, codes_file, diagnostic);
+            if (options.codes) try files.check_file(allocator, dir, codes_file, diagnostic);
             try read_head(dir, codes_file.name, codes_memory.bytes, diagnostic);
         }
         const whole = codes_memory.bytes;
@@ -190,7 +168,7 @@ pub const Reader = struct {
             .tan_upper = header.tan_upper,
             .tan_full = header.tan_full,
         };
-        if (!codes_valid(&codes) or !all_finite(mean) or !all_finite(codes.centers)) return bad_file(diagnostic, file_codes);
+        if (!files.codes_valid(&codes) or !files.all_finite(mean) or !files.all_finite(codes.centers)) return files.bad_file(diagnostic, files.file_codes);
         var of_pages: ?page_codes.PageCodes = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, &codes, diagnostic) else null;
         errdefer if (of_pages) |*found| found.deinit();
 
@@ -225,8 +203,8 @@ pub const Reader = struct {
             if (!none or options.links == .in_memory or !m.page_links) return err;
         };
         errdefer self.free_links();
-        if (m.file(file_vectors)) |file| {
-            try check_size(dir, file, diagnostic);
+        if (m.file(files.file_vectors)) |file| {
+            try files.check_size(dir, file, diagnostic);
             self.vectors = try Vectors.open(dir, m, header.dim_in * dtype.bytes(), pages_header.salt, diagnostic);
         }
         return self;
@@ -254,24 +232,24 @@ pub const Reader = struct {
 
     fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
         const m = self.manifest();
-        const file = m.file(file_links) orelse return bad_manifest(diagnostic, file_links);
-        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+        const file = m.file(files.file_links) orelse return files.bad_manifest(diagnostic, files.file_links);
+        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
         const size = std.math.cast(usize, file.bytes) orelse return error.OutOfMemory;
-        // Where fewer links are kept than were built the file is only passed through: it never stands in memory whole.
+        // If fewer links are kept than were built, the file is only passed through: it is never in memory whole.
         var mapped = try files.map_checked(self.allocator, self.dir, file.name, size, sum, diagnostic);
         defer mapped.free();
         const memory = mapped.bytes;
-        if (file.bytes < @sizeOf(layout.headers.Links)) return bad_file(diagnostic, file_links);
+        if (file.bytes < @sizeOf(layout.headers.Links)) return files.bad_file(diagnostic, files.file_links);
         const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
         if (!std.mem.eql(u8, &header.magic, layout.headers.Links.magic_expected) or header.n != self.header.n or
             header.links_built != m.links_built or header.links_built > layout.adjacency.neighbors_max or
-            header.heap_bytes > file.bytes or header.file_bytes() != file.bytes) return bad_file(diagnostic, file_links);
+            header.heap_bytes > file.bytes or header.file_bytes() != file.bytes) return files.bad_file(diagnostic, files.file_links);
         const groups = layout.links.group_count(self.n());
         var at: usize = @sizeOf(layout.headers.Links);
         const group_bytes = (@as(usize, groups) + 1) * 8;
         const links: layout.links.Links = .{
             .n = self.n(),
-            .codec = layout.adjacency.Codec.load(&header.codec) catch return bad_file(diagnostic, file_links),
+            .codec = layout.adjacency.Codec.load(&header.codec) catch return files.bad_file(diagnostic, files.file_links),
             .groups = @alignCast(std.mem.bytesAsSlice(u64, memory[at..][0..group_bytes])),
             .lengths = blk: {
                 at += group_bytes;
@@ -279,7 +257,7 @@ pub const Reader = struct {
             },
             .heap = memory[at + @as(usize, groups) * layout.links.group_size ..][0..@intCast(header.heap_bytes)],
         };
-        links.verify() catch return bad_file(diagnostic, file_links);
+        links.verify() catch return files.bad_file(diagnostic, files.file_links);
 
         const built = header.links_built;
         if (built == 0) {
@@ -289,15 +267,15 @@ pub const Reader = struct {
             return error.Unsupported;
         }
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
-        const wanted = options.links_kept orelse if (room == null) built else @min(built, trim.kept_enough);
+        const wanted = options.links_kept orelse if (room == null) built else @min(built, lists_in_memory.kept_enough);
         const tiers = memory[@intCast(header.resident_bytes())..];
         if (built >= page_ways.built_min) if (page_ways.shape_of(wanted)) |shape| {
             if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
             return links_too_large(self.bytes_with_links(), options.memory_bytes, diagnostic);
         };
-        if (wanted > built or (wanted < built and wanted < trim.kept_min)) {
+        if (wanted > built or (wanted < built and wanted < lists_in_memory.kept_min)) {
             diagnostic.argument = "links_kept";
-            diagnostic.say("links_kept is {d}; of this index it must lie within {d} and {d}", .{ wanted, @min(built, trim.kept_min), built });
+            diagnostic.say("links_kept is {d}; of this index it must lie within {d} and {d}", .{ wanted, @min(built, lists_in_memory.kept_min), built });
             return error.InvalidArgument;
         }
         const resident_bytes: usize = @intCast(header.resident_bytes());
@@ -308,9 +286,9 @@ pub const Reader = struct {
             return;
         }
         var needed: u64 = 0;
-        const trimmed = trim.trim(self.allocator, &links, memory[resident_bytes..], wanted, built, room, options.threads, files.forget, &needed) catch |err| switch (err) {
+        const trimmed = lists_in_memory.trim(self.allocator, &links, memory[resident_bytes..], wanted, built, room, options.threads, files.forget, &needed) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
-            error.BadList => return bad_file(diagnostic, file_links),
+            error.BadList => return files.bad_file(diagnostic, files.file_links),
             error.NoRoom => {
                 if (built < page_ways.built_min) return links_too_large(resident + needed, options.memory_bytes, diagnostic);
                 for (page_ways.shapes) |shape| {
@@ -330,7 +308,7 @@ pub const Reader = struct {
         if (room) |bytes| if (page_ways.estimate_bytes(shape, self.n()) > bytes) return false;
         var ways = page_ways.make(self.allocator, .{ .links = links, .tiers = tiers, .most = built, .release = files.forget }, &self.directory, shape, threads) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
-            error.BadList => return bad_file(diagnostic, file_links),
+            error.BadList => return files.bad_file(diagnostic, files.file_links),
         };
         if (room) |bytes| if (ways.memory_bytes() > bytes) {
             ways.deinit();
@@ -370,19 +348,19 @@ pub const Reader = struct {
         return error.BudgetTooSmall;
     }
 
-    /// What of the links a budget would keep beside codes and page directory, by estimate; null is none.
-    pub fn links_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?trim.Choice {
+    /// The links that a budget would keep beside codes and page directory, by estimate; null is none.
+    pub fn links_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?lists_in_memory.Choice {
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
         if (memory_bytes > 0 and resident > memory_bytes)
             return self.codes_too_large(memory_bytes, !self.manifest().page_links, diagnostic);
-        const file = self.dir.openFile(file_links, .{}) catch |err| return files.open_error(diagnostic, file_links, err);
+        const file = self.dir.openFile(files.file_links, .{}) catch |err| return files.open_error(diagnostic, files.file_links, err);
         defer file.close();
         var header: layout.headers.Links = undefined;
-        const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file_links, "read", err);
+        const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, files.file_links, "read", err);
         if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n or header.links_built != self.manifest().links_built or
-            header.links_built > layout.adjacency.neighbors_max) return bad_file(diagnostic, file_links);
+            header.links_built > layout.adjacency.neighbors_max) return files.bad_file(diagnostic, files.file_links);
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes - resident;
-        const choice = trim.choose(&header, room) orelse self.ways_within(header.links_built, room);
+        const choice = lists_in_memory.choose(&header, room) orelse self.ways_within(header.links_built, room);
         if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
         return choice;
     }
@@ -395,7 +373,7 @@ pub const Reader = struct {
     }
 
     /// Shared links, where a budget has room for no others.
-    fn ways_within(self: *const Reader, built: u32, room: ?u64) ?trim.Choice {
+    fn ways_within(self: *const Reader, built: u32, room: ?u64) ?lists_in_memory.Choice {
         if (built < page_ways.built_min) return null;
         for (page_ways.shapes) |shape| {
             const bytes = page_ways.estimate_bytes(shape, self.n());
@@ -425,7 +403,7 @@ pub const Reader = struct {
         };
     }
 
-    /// What is in memory of these records of a page that codes.bin has, too.
+    /// Data of codes.bin for these records of a page, from memory or from the page.
     pub fn uppers(self: *const Reader, view: *const layout.page.View) quant.Uppers {
         const own = view.uppers orelse return self.codes.uppers(view.first_vertex, view.record_count);
         return .{ .codes = own.codes, .factors = own.factors.ptr, .center_ids = own.center_ids.ptr };
@@ -434,20 +412,20 @@ pub const Reader = struct {
     pub fn memory_codes_bytes(self: *const Reader) u64 {
         return self.codes_memory.bytes.len + if (self.page_codes) |*found| found.memory.bytes.len else 0;
     }
-    /// What the fewest links in memory would take, codes and page directory included, a little more than less; 0 where
+    /// Bytes of the fewest links in memory, codes and page directory included, a little more than less; 0 where
     /// the index was built without links for memory.
     pub fn bytes_with_links(self: *const Reader) u64 {
         const m = self.manifest();
-        const file = m.file(file_links) orelse return 0;
+        const file = m.file(files.file_links) orelse return 0;
         if (m.links_built == 0) return 0;
         const vertices: u64 = self.n();
         if (m.links_built >= page_ways.built_min)
             return self.memory_codes_bytes() + self.memory_pages_bytes() + page_ways.estimate_bytes(page_ways.shapes[page_ways.shapes.len - 1], self.n());
         const overhead = (layout.links.group_count(self.n()) + 1) * 8 + vertices;
         const rest = overhead + vertices * layout.links.tier_bytes(m.links_built);
-        const kept = @min(trim.kept_min, m.links_built);
-        const links_bytes = trim.estimate_of(overhead, file.bytes -| rest, m.links_built, kept);
-        // What is named must do: lists end on whole bytes, and the first links lie farther apart than the rest.
+        const kept = @min(lists_in_memory.kept_min, m.links_built);
+        const links_bytes = lists_in_memory.estimate_of(overhead, file.bytes -| rest, m.links_built, kept);
+        // The named size must suffice: lists end on whole bytes, and the first links are farther apart than the rest.
         return self.memory_codes_bytes() + self.memory_pages_bytes() + links_bytes + links_bytes / 4 + vertices;
     }
 
@@ -486,7 +464,41 @@ pub const Reader = struct {
         }
     }
 
-    pub const decode_vectors = @import("decoded.zig").decode_vectors;
+    /// Vectors of these vertices from their whole codes, where none are stored (docs/rabitq.md, "What a code keeps"), as float32 (count × dim), in the space of the input; of
+    /// cosine their directions. Vertices that ascend are read page after page.
+    pub fn decode_vectors(self: *const Reader, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
+        try self.check_vertices(vertices, diagnostic);
+        const codes = &self.codes;
+        const params = codes.params;
+        const upper_bytes = params.upper_bytes();
+        const lower_bytes = params.lower_bytes();
+        const code = try self.allocator.alloc(u16, params.dim);
+        defer self.allocator.free(code);
+        const rotated = try self.allocator.alloc(f32, params.dim);
+        defer self.allocator.free(rotated);
+        var walk = try PageWalk.init(self.allocator, self);
+        defer walk.deinit();
+        var at_hand: ?layout.page.View = null;
+        for (vertices, 0..) |vertex, i| {
+            const view = if (at_hand != null and at_hand.?.has(vertex)) at_hand.? else page: {
+                walk.seek(self.directory.page_of(vertex));
+                break :page (try walk.next(diagnostic)).?;
+            };
+            at_hand = view;
+            const record = vertex - view.first_vertex;
+            const own = self.uppers(&view);
+            const center_id = own.center_ids[record];
+            if (center_id >= self.header.center_count) return files.bad_file(diagnostic, files.file_pages);
+            const center = codes.centers[@as(usize, center_id) * params.dim ..][0..params.dim];
+            const f_upper = quant.PositiveFloat.decode(@intCast(own.factors[record] >> 16));
+            const f_full = quant.RecordFactors.f_full(view.ratios[record], f_upper, params.record_bits);
+            quant.decode(params, own.codes[record * upper_bytes ..][0..upper_bytes], view.lower[record * lower_bytes ..][0..lower_bytes], f_full, center, code, rotated);
+            const row = out[i * self.header.dim_in ..][0..self.header.dim_in];
+            self.rotation.undo(rotated, row);
+            for (row, self.mean) |*value, mean| value.* += mean;
+            space.nearest_given(self.metric, self.dtype, row);
+        }
+    }
 };
 
 fn links_too_large(needed_bytes: u64, memory_bytes: u64, diagnostic: *Diagnostic) Error {
@@ -496,73 +508,22 @@ fn links_too_large(needed_bytes: u64, memory_bytes: u64, diagnostic: *Diagnostic
     return error.BudgetTooSmall;
 }
 
-/// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
-pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {
-    switch (err) {
-        error.FileNotFound, error.NotDir, error.BadPathName, error.InvalidUtf8, error.NameTooLong => {
-            diagnostic.say("{s} is no index: {t}", .{ path, err });
-            return error.NotAnIndex;
-        },
-        else => return diagnostics.file_error(diagnostic, path, "open", err),
-    }
-}
-
-pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []const u8, diagnostic: *Diagnostic) Error!layout.manifest.Parsed {
-    const text = dir.readFileAlloc(allocator, layout.manifest.file_name, layout.manifest.bytes_max) catch |err| switch (err) {
-        error.FileNotFound => {
-            diagnostic.say("{s} is no index: it has no {s} (a build that did not finish?)", .{ path, layout.manifest.file_name });
-            return error.NotAnIndex;
-        },
-        error.OutOfMemory => return error.OutOfMemory,
-        else => return diagnostics.file_error(diagnostic, layout.manifest.file_name, "read", err),
-    };
-    defer allocator.free(text);
-    return layout.manifest.parse(allocator, text) catch |err| switch (err) {
-        error.OutOfMemory => error.OutOfMemory,
-        error.NewerVersion => {
-            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version_of(true)});
-            return error.UnsupportedVersion;
-        },
-        error.OlderVersion => {
-            diagnostic.in_file(layout.manifest.file_name, "this index was written by an earlier version of velo and has another format (this one reads format {d}): build it again", .{layout.format_version});
-            return error.UnsupportedVersion;
-        },
-        error.BadManifest => {
-            diagnostic.in_file(layout.manifest.file_name, "{s} is damaged", .{layout.manifest.file_name});
-            return error.Corrupt;
-        },
-    };
-}
-
 fn read_pages_header(file: std.fs.File, m: *const layout.manifest.Manifest, codes: *const layout.headers.Codes, diagnostic: *Diagnostic) Error!layout.headers.Pages {
     var bytes: [@sizeOf(layout.headers.Pages)]u8 = undefined;
-    const len = file.preadAll(&bytes, 0) catch |err| return diagnostics.file_error(diagnostic, file_pages, "read", err);
-    if (len != bytes.len) return bad_file(diagnostic, file_pages);
+    const len = file.preadAll(&bytes, 0) catch |err| return diagnostics.file_error(diagnostic, files.file_pages, "read", err);
+    if (len != bytes.len) return files.bad_file(diagnostic, files.file_pages);
     const header = std.mem.bytesToValue(layout.headers.Pages, &bytes);
-    if (!std.mem.eql(u8, &header.magic, layout.headers.Pages.magic_expected)) return bad_file(diagnostic, file_pages);
-    if (header.checksum != base.checksum(bytes[16..])) return bad_file(diagnostic, file_pages);
+    if (!std.mem.eql(u8, &header.magic, layout.headers.Pages.magic_expected)) return files.bad_file(diagnostic, files.file_pages);
+    if (header.checksum != base.checksum(bytes[16..])) return files.bad_file(diagnostic, files.file_pages);
     if (header.page_size < base.limits.page_size_min or header.page_size > base.limits.page_size_max or
         !std.math.isPowerOfTwo(header.page_size) or header.page_count != m.page_count or
-        header.lower_bytes != codes.dim_code * codes.record_bits / 8) return bad_file(diagnostic, file_pages);
-    if ((@as(u64, header.page_count) + 1) * header.page_size != m.file(file_pages).?.bytes) return bad_file(diagnostic, file_pages);
+        header.lower_bytes != codes.dim_code * codes.record_bits / 8) return files.bad_file(diagnostic, files.file_pages);
+    if ((@as(u64, header.page_count) + 1) * header.page_size != m.file(files.file_pages).?.bytes) return files.bad_file(diagnostic, files.file_pages);
     return header;
 }
 
-/// Whether centers and factors are such.
-pub fn codes_valid(codes: *const quant.Codes) bool {
-    const center_count = codes.centers.len / codes.params.dim;
-    for (codes.center_ids) |center| if (center >= center_count) return false;
-    for (codes.factors) |pair| if (@max(pair & 0xffff, pair >> 16) > quant.PositiveFloat.largest) return false;
-    return true;
-}
-
-pub fn all_finite(values: []const f32) bool {
-    for (values) |value| if (!std.math.isFinite(value)) return false;
-    return true;
-}
-
 fn load(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, buffer: []u8, diagnostic: *Diagnostic) Error!void {
-    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
+    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
     return files.read_checked(allocator, dir, file.name, buffer, sum, diagnostic);
 }
 
@@ -571,33 +532,68 @@ fn read_head(dir: std.fs.Dir, name: []const u8, buffer: []u8, diagnostic: *Diagn
     const file = dir.openFile(name, .{}) catch |err| return files.open_error(diagnostic, name, err);
     defer file.close();
     const len = file.preadAll(buffer, 0) catch |err| return diagnostics.file_error(diagnostic, name, "read", err);
-    if (len != buffer.len) return bad_file(diagnostic, name);
+    if (len != buffer.len) return files.bad_file(diagnostic, name);
 }
 
-pub fn check_file(allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
-    const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return bad_manifest(diagnostic, file.name);
-    try check_size(dir, file, diagnostic);
-    const summary = try files.summarize(allocator, dir, file.name, diagnostic);
-    if (summary.checksum != sum) {
-        diagnostic.in_file(file.name, "the checksum of {s} does not match the manifest", .{file.name});
-        return error.Corrupt;
+// ---- page by page ----
+//
+// Every page of pages.bin, one after another, checked.
+
+pub const PageWalk = struct {
+    allocator: std.mem.Allocator,
+    opened: *const Reader,
+    /// As pages of whole codes are read.
+    buffer: []align(64) u8,
+    /// How many pages lie behind.
+    count: u32 = 0,
+
+    pub fn init(allocator: std.mem.Allocator, opened: *const Reader) error{OutOfMemory}!PageWalk {
+        return .{ .allocator = allocator, .opened = opened, .buffer = try allocator.alignedAlloc(u8, .@"64", opened.page_geometry().page_size + layout.adjacency.over_read_bytes) };
     }
-}
 
-fn check_size(dir: std.fs.Dir, file: layout.manifest.File, diagnostic: *Diagnostic) Error!void {
-    const stat = dir.statFile(file.name) catch |err| return files.open_error(diagnostic, file.name, err);
-    if (stat.size != file.bytes) {
-        diagnostic.in_file(file.name, "{s} has {d} bytes where the manifest says {d}", .{ file.name, stat.size, file.bytes });
-        return error.Corrupt;
+    pub fn deinit(self: *PageWalk) void {
+        self.allocator.free(self.buffer);
     }
-}
 
-pub fn bad_manifest(diagnostic: *Diagnostic, what: []const u8) Error {
-    diagnostic.in_file(layout.manifest.file_name, "the manifest says nothing sensible of {s}", .{what});
-    return error.Corrupt;
-}
+    /// The next page, valid until the next call; null after the last.
+    pub fn next(self: *PageWalk, diagnostic: *Diagnostic) Error!?layout.page.View {
+        const directory = &self.opened.directory;
+        if (self.count == directory.page_count()) return null;
+        const number = self.count;
+        const geometry = self.opened.page_geometry();
+        const page = self.buffer[0..geometry.page_size];
+        const len = self.opened.pages_file.preadAll(page, self.opened.pages_header.offset_of(number)) catch |err| return diagnostics.file_error(diagnostic, files.file_pages, "read", err);
+        if (len != page.len) return bad_page(diagnostic, number, "it is cut short");
+        const view = layout.page.View.parse(page, geometry, .{
+            .page_index = number,
+            .first_vertex = directory.starts[number],
+            .record_count = directory.record_count(number),
+        }) catch |err| return bad_page(diagnostic, number, layout.page.describe(err));
+        self.count += 1;
+        return view;
+    }
 
-pub fn bad_file(diagnostic: *Diagnostic, name: []const u8) Error {
-    diagnostic.in_file(name, "{s} is damaged: its header or tables contradict the manifest", .{name});
+    /// Goes on with a page that may lie anywhere.
+    pub fn seek(self: *PageWalk, page: u32) void {
+        self.count = page;
+    }
+
+    /// The next page is not read.
+    pub fn skip(self: *PageWalk) void {
+        self.count += 1;
+    }
+
+    /// The neighbors of a record of the page that came last, in `ids`.
+    pub fn list(self: *const PageWalk, view: *const layout.page.View, record: u32, ids: *[layout.adjacency.neighbors_max]u32, diagnostic: *Diagnostic) Error![]u32 {
+        const number = self.count - 1;
+        const encoded = view.list(record) catch |err| return bad_page(diagnostic, number, layout.page.describe(err));
+        return self.opened.adjacency.decode(view.first_vertex + record, encoded.bytes, encoded.length, self.opened.n(), ids) catch
+            return bad_page(diagnostic, number, "a neighbor list is damaged");
+    }
+};
+
+fn bad_page(diagnostic: *Diagnostic, page_index: u32, why: []const u8) Error {
+    diagnostic.in_file(files.file_pages, "page {d} of {s}: {s}", .{ page_index, files.file_pages, why });
+    diagnostic.page = page_index;
     return error.Corrupt;
 }

@@ -6,13 +6,12 @@ const quant = @import("quant");
 const layout = @import("layout");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
-const reader = @import("reader.zig");
 const space = @import("space.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const Geometry = layout.vectors.Geometry;
 
-const name = reader.file_vectors;
+const name = files.file_vectors;
 /// Of an index that is about to get one.
 const temporary = name ++ ".tmp";
 
@@ -91,7 +90,7 @@ pub const Vectors = struct {
     }
 
     /// The rows of these vertices as float32, one after the other.
-    pub fn read(self: *const Vectors, allocator: std.mem.Allocator, dtype: reader.Dtype, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
+    pub fn read(self: *const Vectors, allocator: std.mem.Allocator, dtype: space.Dtype, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
         if (vertices.len == 0) return;
         const dim = out.len / vertices.len;
         const page = try allocator.alloc(u8, self.geometry.page_size);
@@ -124,13 +123,13 @@ pub const Store = struct {
     committed: bool = false,
 
     /// `order` holds the row of every vertex.
-    pub fn open(allocator: std.mem.Allocator, path: []const u8, dim: u32, dtype: reader.Dtype, order: []const u32, diagnostic: *Diagnostic) Error!Store {
+    pub fn open(allocator: std.mem.Allocator, path: []const u8, dim: u32, dtype: space.Dtype, order: []const u32, diagnostic: *Diagnostic) Error!Store {
         var dir = std.fs.cwd().openDir(path, .{ .iterate = true }) catch |err| {
             diagnostic.say("{s} is no index: {t}", .{ path, err });
             return error.NotAnIndex;
         };
         errdefer dir.close();
-        var parsed = try reader.read_manifest(allocator, dir, path, diagnostic);
+        var parsed = try files.read_manifest(allocator, dir, path, diagnostic);
         errdefer parsed.deinit();
         const m = &parsed.value;
         if (m.file(name) != null) {
@@ -143,7 +142,7 @@ pub const Store = struct {
             diagnostic.say("the rows are {d} of {t}, those of the index {d} of {s}", .{ dim, dtype, m.dim, m.dtype });
             return error.InvalidArgument;
         }
-        if (m.dim == 0 or m.dim > base.limits.dim_max) return reader.bad_manifest(diagnostic, "dim");
+        if (m.dim == 0 or m.dim > base.limits.dim_max) return files.bad_manifest(diagnostic, "dim");
         const vertices = try vertices_of(allocator, order, m.n, diagnostic);
         errdefer allocator.free(vertices);
         const geometry = Geometry.of(dim * dtype.bytes(), try salt_of(dir, diagnostic));
@@ -237,11 +236,11 @@ fn vertices_of(allocator: std.mem.Allocator, order: []const u32, n: u64, diagnos
 
 fn salt_of(dir: std.fs.Dir, diagnostic: *Diagnostic) Error!u32 {
     var header: layout.headers.Pages = undefined;
-    const file = dir.openFile(reader.file_pages, .{}) catch |err| return files.open_error(diagnostic, reader.file_pages, err);
+    const file = dir.openFile(files.file_pages, .{}) catch |err| return files.open_error(diagnostic, files.file_pages, err);
     defer file.close();
-    const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, reader.file_pages, "read", err);
+    const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, files.file_pages, "read", err);
     if (len != @sizeOf(layout.headers.Pages) or header.checksum != base.checksum(std.mem.asBytes(&header)[16..]))
-        return reader.bad_file(diagnostic, reader.file_pages);
+        return files.bad_file(diagnostic, files.file_pages);
     return header.salt;
 }
 

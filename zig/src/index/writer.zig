@@ -7,17 +7,17 @@ const base = @import("base");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const page_codes = @import("page_codes.zig");
+const space = @import("space.zig");
 const work = @import("work.zig");
-const reader = @import("reader.zig");
 const vectors_file = @import("vectors.zig");
-const ListFile = @import("list_file.zig").ListFile;
-const Control = @import("control.zig").Control;
+const Control = @import("options.zig").Control;
+const ListFile = work.ListFile;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const adjacency = layout.adjacency;
 const page_lists = layout.page_lists;
 
-pub const Input = struct {
+const Input = struct {
     allocator: std.mem.Allocator,
     dir: std.fs.Dir,
     neighbors: Neighbors,
@@ -37,7 +37,7 @@ pub const Input = struct {
     control: *Control,
 };
 
-pub const NamedSummary = struct { name: []const u8, summary: files.Summary };
+const NamedSummary = struct { name: []const u8, summary: files.Summary };
 
 pub const Written = struct {
     files: std.ArrayList(NamedSummary) = .empty,
@@ -52,7 +52,7 @@ pub const Written = struct {
     }
 };
 
-/// Where neighbor lists come from; neighbors are named by their rows.
+/// The source of neighbor lists; neighbors are named by their rows.
 pub const Neighbors = union(enum) {
     graph: *const graph.Graph,
     /// By row.
@@ -61,7 +61,7 @@ pub const Neighbors = union(enum) {
     placed: *ListFile,
 };
 
-/// What every record takes of a page, by row, if rows are placed in this order. Lists are only known after placement; but a
+/// Bytes of every record in a page, by row, if rows are placed in this order. Lists are only known after placement; but a
 /// list takes nearly as much after another placement, for it is long where its neighbors are far.
 pub fn record_sizes(allocator: std.mem.Allocator, neighbors: Neighbors, degree_max: u32, order: []const u32, geometry: layout.page.Geometry, sizes: []u16, diagnostic: *Diagnostic) Error!void {
     const new_of_old = try graph.inverse_of(allocator, order);
@@ -86,7 +86,7 @@ pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
     errdefer written.deinit(allocator);
     const starts = try write_pages(input, lists, &written, diagnostic);
     defer allocator.free(starts);
-    if (input.geometry.upper_bytes > 0) try page_codes.write(&input, starts, &written, diagnostic);
+    if (input.geometry.upper_bytes > 0) try write_page_codes(&input, starts, &written, diagnostic);
     try write_links(input, lists, &written, diagnostic);
     try write_codes(input, new_of_old[input.entry_row], &written, diagnostic);
     if (input.work_vectors) |vectors| try write_vectors(input, vectors, &written, diagnostic);
@@ -162,7 +162,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     defer allocator.free(row_buffer);
 
     // The header names the page count, which splitting may raise: so it is written last, over a placeholder.
-    var file = try files.FileWriter.create(allocator, input.dir, reader.file_pages, diagnostic);
+    var file = try files.FileWriter.create(allocator, input.dir, files.file_pages, diagnostic);
     defer file.deinit();
     @memset(page, 0);
     try file.write(page);
@@ -211,12 +211,12 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     @memset(page, 0);
     @memcpy(page[0..@sizeOf(layout.headers.Pages)], std.mem.asBytes(&header));
     const summary = try file.finish_with_header(page);
-    try written.files.append(allocator, .{ .name = reader.file_pages, .summary = summary });
+    try written.files.append(allocator, .{ .name = files.file_pages, .summary = summary });
 
     const bytes = try allocator.alloc(u8, layout.page_starts.encoded_bytes(n, written.page_count));
     defer allocator.free(bytes);
     layout.page_starts.encode(n, starts.items, bytes);
-    try write_whole(input, reader.file_page_starts, &.{bytes}, written, diagnostic);
+    try write_whole(input, files.file_page_starts, &.{bytes}, written, diagnostic);
     return starts.toOwnedSlice(allocator);
 }
 
@@ -299,7 +299,7 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     begins[groups] = heap_bytes;
     var header: layout.headers.Links = .{ .n = n, .links_built = input.links_kept, .heap_bytes = heap_bytes + adjacency.over_read_bytes, .codec = undefined };
     codec.store(&header.codec);
-    var file = try files.FileWriter.create(allocator, input.dir, reader.file_links, diagnostic);
+    var file = try files.FileWriter.create(allocator, input.dir, files.file_links, diagnostic);
     defer file.deinit();
     try file.write(std.mem.asBytes(&header));
     try file.write(std.mem.sliceAsBytes(begins));
@@ -323,7 +323,7 @@ fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             layout.links.put_tier(tiers, link, layout.links.tier_of(std.mem.indexOfScalar(u32, pruned, input.placement.order[id]).?));
         try file.write(tiers);
     }
-    try written.files.append(allocator, .{ .name = reader.file_links, .summary = try file.finish() });
+    try written.files.append(allocator, .{ .name = files.file_links, .summary = try file.finish() });
 }
 
 fn fitting(codec: *const adjacency.Codec, vertex: u32, ids: []u32) []u32 {
@@ -341,7 +341,7 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     header.tan_upper = @floatCast(@sqrt(errors.tan2_upper / count));
     header.tan_full = @floatCast(@sqrt(errors.tan2_full / count));
     header.norm2_per_f2 = @floatCast(errors.norm2_per_f2 / count);
-    var file = try files.FileWriter.create(allocator, input.dir, reader.file_codes, diagnostic);
+    var file = try files.FileWriter.create(allocator, input.dir, files.file_codes, diagnostic);
     defer file.deinit();
     try file.write(std.mem.asBytes(&header));
     try file.write(std.mem.sliceAsBytes(input.mean));
@@ -366,7 +366,7 @@ fn write_codes(input: Input, entry_vertex: u32, written: *Written, diagnostic: *
     try file.write(std.mem.sliceAsBytes(factors));
     try file.write(center_ids);
     try file.write(&zeros);
-    try written.files.append(allocator, .{ .name = reader.file_codes, .summary = try file.finish() });
+    try written.files.append(allocator, .{ .name = files.file_codes, .summary = try file.finish() });
 }
 
 fn write_vectors(input: Input, vectors: *const work.GrowingFile, written: *Written, diagnostic: *Diagnostic) Error!void {
@@ -379,7 +379,7 @@ fn write_vectors(input: Input, vectors: *const work.GrowingFile, written: *Writt
         try vectors.read_at(row, @as(u64, old) * row.len, diagnostic);
         try file.add(row);
     }
-    try written.files.append(input.allocator, .{ .name = reader.file_vectors, .summary = try file.finish() });
+    try written.files.append(input.allocator, .{ .name = files.file_vectors, .summary = try file.finish() });
 }
 
 fn write_whole(input: Input, name: []const u8, parts: []const []const u8, written: *Written, diagnostic: *Diagnostic) Error!void {
@@ -388,3 +388,115 @@ fn write_whole(input: Input, name: []const u8, parts: []const []const u8, writte
     for (parts) |part| try file.write(part);
     try written.files.append(input.allocator, .{ .name = name, .summary = try file.finish() });
 }
+
+// ---- page_codes.bin ----
+
+/// Pages are walked once for each level, so that of one level only factors wait in memory.
+fn write_page_codes(input: *const Input, starts: []const u32, written: *Written, diagnostic: *Diagnostic) Error!void {
+    const allocator = input.allocator;
+    const n: u32 = @intCast(input.header.n);
+    var header = page_codes.header_of(n, @intCast(starts.len));
+    var makers: PageCodeMakers = try .init(input);
+    defer makers.deinit();
+    var file = try files.FileWriter.create(allocator, input.dir, files.file_page_codes, diagnostic);
+    defer file.deinit();
+    try file.write(std.mem.asBytes(&header));
+    var at: u64 = @sizeOf(layout.headers.PageCodes);
+    for (header.counts[0..header.level_count], 0..) |count, number| {
+        const level = header.level(number, makers.code.len);
+        try write_zeros(&file, level.codes - at);
+        const factors = try base.alloc_untouched(allocator, u32, starts.len * count);
+        defer base.free_untouched(allocator, factors);
+        const center_ids = try base.alloc_untouched(allocator, u8, factors.len);
+        defer base.free_untouched(allocator, center_ids);
+        for (starts, 0..) |first, page| {
+            if (page % 64 == 0) try input.control.check();
+            const end = if (page + 1 < starts.len) starts[page + 1] else n;
+            try makers.load(input, first, end, diagnostic);
+            var centers = try quant.Centers.train(allocator, makers.dim, makers.rows.items, @min(count, end - first));
+            defer centers.deinit(allocator);
+            for (0..count) |i| {
+                const entry = page * count + i;
+                // Of a page with fewer records the last stands for the others.
+                if (i < centers.count()) makers.encode(centers.at(@intCast(i)), &factors[entry], &center_ids[entry]) else {
+                    factors[entry] = factors[entry - 1];
+                    center_ids[entry] = center_ids[entry - 1];
+                }
+                try file.write(makers.code);
+            }
+        }
+        try write_zeros(&file, level.factors - level.codes - factors.len * makers.code.len);
+        try file.write(std.mem.sliceAsBytes(factors));
+        try file.write(center_ids);
+        try write_zeros(&file, layout.headers.Codes.padding_bytes);
+        at = level.end;
+    }
+    header.f_upper_max = makers.f_upper_max;
+    try written.files.append(allocator, .{ .name = files.file_page_codes, .summary = try file.finish_with_header(std.mem.asBytes(&header)) });
+}
+
+fn write_zeros(file: *files.FileWriter, count: u64) Error!void {
+    try file.write((&@as([64]u8, @splat(0)))[0..@intCast(count)]);
+}
+
+/// Encoder and buffers for codes of pages.
+const PageCodeMakers = struct {
+    allocator: std.mem.Allocator,
+    dim: u32,
+    form: quant.Form,
+    centers: *const quant.Centers,
+    encoder: quant.Encoder,
+    /// The records of a page, from their whole codes, in the codes' space.
+    rows: std.ArrayList(f32) = .empty,
+    stored: []u8,
+    levels: []u16,
+    left: []f32,
+    code: []u8,
+    f_upper_max: f32 = 0,
+
+    fn init(input: *const Input) error{OutOfMemory}!PageCodeMakers {
+        const allocator = input.allocator;
+        const dim = input.params.dim;
+        var encoder = try quant.Encoder.init(allocator, .{ .dim = dim, .memory_bits = input.params.memory_bits, .record_bits = 0 });
+        errdefer encoder.deinit(allocator);
+        const stored = try allocator.alloc(u8, input.work_codes.row_bytes);
+        errdefer allocator.free(stored);
+        const levels = try allocator.alloc(u16, dim);
+        errdefer allocator.free(levels);
+        const left = try allocator.alloc(f32, dim);
+        errdefer allocator.free(left);
+        const code = try allocator.alloc(u8, input.params.upper_bytes());
+        const metric: space.Metric = @enumFromInt(input.header.metric);
+        return .{ .allocator = allocator, .dim = dim, .form = space.form(metric), .centers = input.centers, .encoder = encoder, .stored = stored, .levels = levels, .left = left, .code = code };
+    }
+
+    fn deinit(self: *PageCodeMakers) void {
+        self.encoder.deinit(self.allocator);
+        self.rows.deinit(self.allocator);
+        self.allocator.free(self.stored);
+        self.allocator.free(self.levels);
+        self.allocator.free(self.left);
+        self.allocator.free(self.code);
+    }
+
+    fn load(self: *PageCodeMakers, input: *const Input, first: u32, end: u32, diagnostic: *Diagnostic) Error!void {
+        try self.rows.resize(self.allocator, @as(usize, end - first) * self.dim);
+        for (first..end, 0..) |vertex, i| {
+            const row = try input.work_codes.read(input.placement.order[vertex], self.stored, diagnostic);
+            const f_upper = quant.PositiveFloat.decode(@intCast(row.memory_factors >> 16));
+            const f_full = quant.RecordFactors.f_full(row.record_factors.ratio, f_upper, input.params.record_bits);
+            quant.decode(input.params, row.upper, row.lower, f_full, self.centers.at(row.center), self.levels, self.rows.items[i * self.dim ..][0..self.dim]);
+            self.f_upper_max = @max(self.f_upper_max, f_upper);
+        }
+    }
+
+    /// Leaves the code of a point in `code`.
+    fn encode(self: *PageCodeMakers, point: []const f32, factors: *u32, center_id: *u8) void {
+        const center = self.centers.nearest(point);
+        for (self.left, point, self.centers.at(center)) |*value, x, c| value.* = x - c;
+        const found = self.encoder.encode(self.left, self.levels);
+        quant.pack(self.levels, 0, self.encoder.params.memory_bits, self.code);
+        factors.* = self.encoder.store_factors(self.form, self.levels, found, self.centers.at(center), self.centers.norms2[center]).memory;
+        center_id.* = center;
+    }
+};
