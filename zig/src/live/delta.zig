@@ -2,18 +2,23 @@
 //! the log has it, so that a new log can carry it over unchanged, and a part be built from it.
 //!
 //! A row has the number of its place. Rows are only ever added; a fold, which makes a part of the first records, begins a new
-//! delta with the others (fold.zig). Whoever looks at a delta holds it, so its records stay as long as that lasts.
+//! delta with the others (folder.zig). Whoever looks at a delta holds it, so its records stay as long as that lasts.
 const std = @import("std");
+const base = @import("base");
 const find = @import("find.zig");
 const links_room = @import("links.zig");
 const log_file = @import("log.zig");
-const rows_payload = @import("rows.zig");
+const rows_file = @import("rows.zig");
+const scan = @import("scan.zig");
 const Ids = find.Ids;
-const Rows = rows_payload.Rows;
+const Rows = rows_file.Rows;
+const BitSet = base.BitSet;
 
 /// Rows of the delta have this in the place of a part's number.
 pub const part_number = std.math.maxInt(u32);
-/// What a record takes beside its bytes, and a row beside that: the list of records; marks, the place in the map, neighbors.
+/// A row of a part, or of the delta (`part_number`).
+pub const Row = struct { part: u32, vertex: u32 };
+/// Memory of a record beside its bytes, and of a row beside that: the list of records; marks, the place in the map, neighbors.
 const record_overhead = 128;
 const row_overhead = 12 + links_room.row_bytes;
 
@@ -26,7 +31,7 @@ pub const Record = struct {
     /// Takes the bytes over, also where it fails.
     pub fn create(allocator: std.mem.Allocator, bytes: []align(8) u8, count: u32) error{ Damaged, OutOfMemory }!*Record {
         errdefer allocator.free(bytes);
-        const rows = try rows_payload.parse(@alignCast(bytes[log_file.record_header_bytes..]), count);
+        const rows = try rows_file.parse(@alignCast(bytes[log_file.record_header_bytes..]), count);
         const self = try allocator.create(Record);
         self.* = .{ .bytes = bytes, .rows = rows };
         return self;
@@ -97,7 +102,7 @@ pub const Delta = struct {
     firsts: std.ArrayList(u32) = .empty,
     rows: u32 = 0,
     bytes: u64 = 0,
-    /// What searches may see: of a record that waits for its sync, nothing.
+    /// The rows that searches may see: none of a record that waits for its sync.
     shown_records: u32 = 0,
     shown_rows: u32 = 0,
     dead: Marks = .{},
@@ -140,7 +145,7 @@ pub const Delta = struct {
         return .{ .record = self.records.items[next - 1], .at = row - self.firsts.items[next - 1] };
     }
 
-    /// What a record of so many bytes adds to `bytes`.
+    /// The amount that a record of so many bytes adds to `bytes`.
     pub fn cost(record_bytes: usize, count: u32) u64 {
         return record_bytes + record_overhead + @as(u64, row_overhead) * count;
     }
@@ -235,6 +240,60 @@ pub const Delta = struct {
     }
 };
 
+// ---- views ----
+//
+// A view is the state that one search sees: the parts and their dead rows, and the delta up to a row, as they were at one moment. It stays as it
+// is while others write, and outlives the folder that it was taken of.
+
+pub const PartView = struct {
+    /// In the view's own memory.
+    path: []const u8,
+    uuid: []const u8,
+    n: u64,
+    /// Null: none of its rows is dead.
+    dead: ?BitSet,
+};
+
+pub const View = struct {
+    allocator: std.mem.Allocator,
+    /// Of parts and delta: rows have other numbers once a fold has changed it.
+    layout: u64,
+    delta_layout: u64,
+    sequence: u64,
+    /// Of the columns that its rows have.
+    schema_version: u64,
+    parts: []PartView,
+    names: []u8,
+    delta: *Delta,
+    records: []*Record,
+    rows: u32,
+    /// Of the delta.
+    dead: BitSet,
+    shape: scan.Shape,
+
+    pub fn release(self: *View) void {
+        const allocator = self.allocator;
+        for (self.parts) |*part| if (part.dead) |*set| set.deinit(allocator);
+        allocator.free(self.parts);
+        allocator.free(self.names);
+        allocator.free(self.records);
+        self.dead.deinit(allocator);
+        self.delta.release();
+        allocator.destroy(self);
+    }
+};
+
+pub fn append(to: *std.ArrayList(u8), text: []const u8) []const u8 {
+    to.appendSliceAssumeCapacity(text);
+    return to.items[to.items.len - text.len ..];
+}
+
+pub fn copy_bits(to: *BitSet, from: *const std.DynamicBitSetUnmanaged) void {
+    for (to.words, from.masks[0..to.words.len]) |*word, mask| word.* = mask;
+    const rest: u6 = @intCast(to.len % 64);
+    if (rest != 0) to.words[to.words.len - 1] &= (@as(u64, 1) << rest) - 1;
+}
+
 test "rows are found by their ids, the newest of each, and what follows a record stands alone" {
     const allocator = std.testing.allocator;
     const delta = try Delta.create(allocator);
@@ -246,7 +305,7 @@ test "rows are found by their ids, the newest of each, and what follows a record
         firsts[turn] = delta.rows;
         var ids: [3]i64 = undefined;
         for (&ids, 0..) |*id, i| id.* = @intCast((prng.random().uintLessThan(u64, 13)) * 3 + i);
-        const bytes = try rows_payload.encode(allocator, .{ .kind = .numbers, .ids = .{ .numbers = &ids }, .vectors = &@as([36]u8, @splat(@intCast(turn))) }, 3);
+        const bytes = try rows_file.encode(allocator, .{ .kind = .numbers, .ids = .{ .numbers = &ids }, .vectors = &@as([36]u8, @splat(@intCast(turn))) }, 3);
         for (ids, 0..) |id, i| {
             if (newest[@intCast(id)]) |row| _ = delta.mark_gone(row);
             newest[@intCast(id)] = delta.rows + @as(u32, @intCast(i));

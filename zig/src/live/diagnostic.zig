@@ -30,7 +30,7 @@ pub fn read_from(allocator: std.mem.Allocator, store: anytype, name: []const u8,
         else => return file_error(diagnostic, name, "open", err),
     };
     defer store.close(file);
-    // What is appended meanwhile is left for the next look, so that of all records only the last may be half there.
+    // Records appended meanwhile are left for the next look, so that only the last record may be half there.
     const length = store.size(file) catch |err| return file_error(diagnostic, name, "stat", err);
     if (length > bytes_max) return damaged(diagnostic, name, "has {d} bytes", .{length});
     if (length < first) return damaged(diagnostic, name, "is shorter than it was", .{});

@@ -127,19 +127,8 @@ pub fn encode(allocator: std.mem.Allocator, ids: Ids) error{OutOfMemory}![]align
     return bytes;
 }
 
-/// The file of a part whose other files are complete; all of it is on the device when this returns.
-pub fn write(live: anytype, path: []const u8, ids: Ids, diagnostic: *diagnostics.Diagnostic) diagnostics.Error![]align(4) u8 {
-    var buffer: [128]u8 = undefined;
-    const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, file_name }) catch {
-        diagnostic.say("the name of a part is too long", .{});
-        return error.InvalidArgument;
-    };
-    const bytes = try encode(live.allocator, ids);
-    errdefer live.allocator.free(bytes);
-    try diagnostics.write_file(live.store, name, bytes, diagnostic);
-    try diagnostics.sync_folder(live.store, path, diagnostic);
-    return bytes;
-}
+/// Ids, and the place of one of them.
+pub const Place = struct { Ids, usize };
 
 pub const Finder = struct {
     shape: Shape,

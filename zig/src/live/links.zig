@@ -29,7 +29,7 @@ const Chunk = struct {
     lists: [chunk_rows]List,
 };
 
-/// What a row takes.
+/// Bytes of a row.
 pub const row_bytes = @sizeOf([*]const u8) + @sizeOf(List);
 
 /// Twice as many chunks in each table as in the one before.
@@ -77,7 +77,7 @@ pub const Links = struct {
         }
     }
 
-    /// Where rows from `first` on have their vectors, one after the other.
+    /// The vectors of rows from `first` on, one after the other.
     pub fn place(self: *Links, first: u32, vectors: []const u8, count: u32) void {
         if (count == 0) return;
         const size = vectors.len / count;

@@ -4,6 +4,7 @@ const base = @import("base");
 const layout = @import("layout");
 const FolderStore = @import("store.zig").FolderStore;
 const folder = @import("folder.zig");
+const Row = @import("delta.zig").Row;
 const find = @import("find.zig");
 const log_file = @import("log.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
@@ -66,7 +67,7 @@ const Opened = struct {
 };
 
 fn delete_vertices(live: *Live, vertices: []const u32, diagnostic: *Diagnostic) !folder.Done {
-    var rows: [8]folder.Row = undefined;
+    var rows: [8]Row = undefined;
     for (vertices, rows[0..vertices.len]) |vertex, *row| row.* = .{ .part = 0, .vertex = vertex };
     return live.delete_rows(live.layout, rows[0..vertices.len], diagnostic);
 }

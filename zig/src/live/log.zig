@@ -72,7 +72,7 @@ pub const Record = struct {
     payload: []const u8,
 };
 
-/// Where a log stands: behind its last good record.
+/// The position of a log: behind its last good record.
 pub const Position = struct {
     salt: u64,
     offset: u64 = header_bytes,
@@ -112,7 +112,7 @@ pub fn seal(bytes: []u8, kind: Kind, rows: u32, synced: u64, position: *Position
     position.promise = @max(position.promise, synced);
 }
 
-/// Where records end: with the log, or before bytes that are none.
+/// The end of the records: the end of the log, or before bytes that are no record.
 pub const End = enum { whole, torn };
 
 pub const Scanner = struct {

@@ -4,15 +4,15 @@ const base = @import("base");
 const links_room = @import("links.zig");
 const link = @import("link.zig");
 const scan = @import("scan.zig");
-const View = @import("view.zig").View;
-const Walk = @import("walk.zig").Walk;
+const View = @import("delta.zig").View;
+const Walk = @import("link.zig").Walk;
 const BitSet = base.BitSet;
 const Hit = scan.Hit;
 const Links = links_room.Links;
 
-/// What measuring a row that lies anywhere takes, where measuring one row after the other takes 1.
+/// The cost of measuring a row anywhere, if measuring one row after the other costs 1.
 const look_cost = 3;
-/// Where parts have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
+/// If parts have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
 /// it recall fell below what was asked where no row leads to another (a normal distribution in 48 dimensions).
 const bounded_share = 3;
 /// Rows that a search links itself, of so many that wait. So it takes about twice as long as its own look at them, at most.
@@ -28,7 +28,7 @@ pub const How = struct {
     passing: []const ?BitSet,
 };
 
-/// What one call asks, and room for the walks of as many threads as answer it at once.
+/// One call's question, and room for the walks of as many threads as answer it at once.
 pub const Question = struct {
     arena: std.heap.ArenaAllocator,
     view: *const View,
@@ -108,7 +108,7 @@ pub const Question = struct {
         return .{ .count = @intCast(asked.nearest.sorted().len), .looks = looks + @as(u32, @intCast(scanned)) };
     }
 
-    /// Where it takes less. What the walk found is offered, and the scan begins behind it.
+    /// If that costs less, the rows that the walk found are offered, and the scan begins behind them.
     fn walk_for(self: *Question, query: usize, asked: *scan.Asked, within: f32) u32 {
         if (self.rows == 0) return 0;
         const share = @as(f64, @floatFromInt(self.rows)) / @as(f64, @floatFromInt(self.view.rows));
@@ -173,7 +173,7 @@ fn list_of(measured: f32, k: usize, recall: f32) usize {
 
 const missed_usual = 0.01;
 
-/// Where much waits to be linked, as after a start from a full log, each search does a little of it.
+/// If many rows wait to be linked, as after a start from a full log, each search links a few.
 pub fn link_some(allocator: std.mem.Allocator, view: *const View) void {
     const links: *Links = &view.delta.links;
     const waiting = view.rows -| links.linked.load(.monotonic);

@@ -12,13 +12,13 @@ const format = "velo-live";
 const version = 1;
 const checksum_key = ",\n  \"checksum\": \"";
 
-/// What a reader has to understand to answer rightly, and what a writer has to in order to write. An unknown name refuses.
+/// Features that a reader must know to answer rightly, and a writer to write. An unknown name refuses.
 pub const known = [_][]const u8{ "tombstones", rows_name, columns_name };
 const rows_name = "rows";
 /// Parts and records may lack the last of the columns that `schema` names.
 const columns_name = "columns";
 
-/// What there is to understand: in a folder in which rows were only deleted, one to which rows came, one to which columns did.
+/// The features: in a folder in which rows were only deleted, one to which rows came, one to which columns did.
 pub fn understood(rows_came: bool, columns_came: bool) []const []const u8 {
     return if (columns_came) &known else if (rows_came) known[0..2] else known[0..1];
 }
@@ -46,7 +46,7 @@ pub const Root = struct {
     metric: []const u8,
     /// Of the vectors; roots of the first version do not say it.
     dtype: ?[]const u8 = null,
-    /// What ids are, once a row has told. Older roots do not say it of rows that were built.
+    /// The kind of ids, once a row has told. Older roots do not name it for rows that were built.
     ids: ?[]const u8 = null,
     /// Columns of the metadata, those that were added last. Older roots say it only of a folder that was made without rows.
     schema: ?[]const u8 = null,
@@ -97,7 +97,7 @@ pub fn parse(arena: std.mem.Allocator, text: []const u8) ParseError!Root {
     const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadRoot;
     const sum = layout.manifest.checksum_text(base.checksum(text[0..at]));
     if (!std.mem.eql(u8, text[at + checksum_key.len ..], sum ++ "\"\n}\n")) return error.BadRoot;
-    // What has to be understood comes first: another version may differ in everything else.
+    // The required features come first: another version may differ in everything else.
     const Asked = struct { format: []const u8, version: u64, readers_understand: []const []const u8, writers_understand: []const []const u8 };
     const asked = std.json.parseFromSliceLeaky(Asked, arena, text, options) catch |err| return refuse(err);
     if (!std.mem.eql(u8, asked.format, format)) return error.BadRoot;
@@ -152,6 +152,57 @@ fn example() Root {
     };
 }
 
+// ---- calls that had a name ----
+//
+// Calls that had a name: the last of them are kept, so that one which is repeated, since its answer got lost, is not done again.
+
+const kept_max = 1024;
+pub const name_bytes_max = 256;
+
+const NamedCall = struct { name: []const u8, sequence: u64, rows: u64, row: u64 };
+
+pub const Requests = struct {
+    /// The oldest first.
+    items: std.ArrayList(NamedCall) = .empty,
+
+    pub fn deinit(self: *Requests, allocator: std.mem.Allocator) void {
+        self.clear(allocator);
+        self.items.deinit(allocator);
+    }
+
+    pub fn clear(self: *Requests, allocator: std.mem.Allocator) void {
+        for (self.items.items) |one| allocator.free(one.name);
+        self.items.clearRetainingCapacity();
+    }
+
+    pub fn find(self: *const Requests, name: []const u8) ?NamedCall {
+        for (self.items.items) |one| if (std.mem.eql(u8, one.name, name)) return one;
+        return null;
+    }
+
+    pub fn add(self: *Requests, allocator: std.mem.Allocator, name: []const u8, sequence: u64, rows: u64, row: u64) error{OutOfMemory}!void {
+        const copy = try allocator.dupe(u8, name);
+        errdefer allocator.free(copy);
+        try self.items.ensureUnusedCapacity(allocator, 1);
+        self.add_owned(allocator, copy, sequence, rows, row);
+    }
+
+    /// These, and one more behind them where it has a name.
+    pub fn with(self: *const Requests, allocator: std.mem.Allocator, one: NamedCall) error{OutOfMemory}!Requests {
+        var both: Requests = .{};
+        errdefer both.deinit(allocator);
+        for (self.items.items) |before| try both.add(allocator, before.name, before.sequence, before.rows, before.row);
+        if (one.name.len > 0) try both.add(allocator, one.name, one.sequence, one.rows, one.row);
+        return both;
+    }
+
+    /// With room made before, and a name that is its own from now on.
+    pub fn add_owned(self: *Requests, allocator: std.mem.Allocator, name: []const u8, sequence: u64, rows: u64, row: u64) void {
+        if (self.items.items.len == kept_max) allocator.free(self.items.orderedRemove(0).name);
+        self.items.appendAssumeCapacity(.{ .name = name, .sequence = sequence, .rows = rows, .row = row });
+    }
+};
+
 test "a root survives a round trip, and no flipped bit does" {
     var arena = std.heap.ArenaAllocator.init(std.testing.allocator);
     defer arena.deinit();
@@ -188,4 +239,15 @@ test "what this velo does not understand is refused, apart for readers and for w
     root = example();
     root.next_row = next_row_max + 1;
     try std.testing.expectError(error.BadRoot, parse(arena.allocator(), try write(arena.allocator(), &root)));
+}
+
+test "the oldest names are forgotten" {
+    const allocator = std.testing.allocator;
+    var requests: Requests = .{};
+    defer requests.deinit(allocator);
+    var buffer: [16]u8 = undefined;
+    for (0..kept_max + 5) |i| try requests.add(allocator, try std.fmt.bufPrint(&buffer, "r{d}", .{i}), i, 1, 0);
+    try std.testing.expectEqual(null, requests.find("r4"));
+    try std.testing.expectEqual(5, requests.find("r5").?.sequence);
+    try std.testing.expectEqual(kept_max + 4, requests.find("r1028").?.sequence);
 }

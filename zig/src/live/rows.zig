@@ -1,7 +1,4 @@
-//! The payload of a record that brings rows: their ids, vectors as given, metadata as the caller wrote it, the name of the request.
-//!
-//! A header of 48 bytes (kind of ids, flags, four sizes, reserved), then the four, each filled up to eight bytes. All stays
-//! where it is: what is parsed points into the payload.
+//! The contents of log records, behind their header: rows that come, and ids that go, in the bytes in which Arrow has them.
 const std = @import("std");
 const builtin = @import("builtin");
 const find = @import("find.zig");
@@ -15,7 +12,7 @@ comptime {
 const header_bytes = 48;
 const flag_upsert = 1;
 
-/// What ids are. A folder has one kind.
+/// The kind of ids. A folder has one.
 pub const Kind = enum(u32) {
     /// Numbers that the index gives, one after the other, none twice.
     row = 0,
@@ -112,6 +109,75 @@ pub fn parse(payload: []align(8) const u8, count: u32) error{Damaged}!Rows {
     };
 }
 
+// ---- ids that go ----
+//
+// Records hold ids behind their header, in the bytes in which Arrow has them.
+
+const kind_numbers = 0;
+const kind_strings = 1;
+
+/// A record with room for its header.
+pub fn encode_delete(allocator: std.mem.Allocator, places: []const find.Place) error{OutOfMemory}![]u8 {
+    const is_string = places[0][0] == .strings;
+    var size: usize = 8 + 8 * places.len;
+    if (is_string) {
+        size += 8;
+        for (places) |place| {
+            const ids, const at = place;
+            size += ids.text(at).len;
+        }
+    }
+    size = std.mem.alignForward(usize, size, 8);
+    const bytes = try allocator.alloc(u8, log_file.record_bytes(size));
+    const payload = bytes[log_file.record_header_bytes..];
+    @memset(payload, 0);
+    std.mem.writeInt(u32, payload[0..4], if (is_string) kind_strings else kind_numbers, .little);
+    if (!is_string) {
+        for (places, 0..) |place, i| {
+            const ids, const at = place;
+            std.mem.writeInt(i64, payload[8 + 8 * i ..][0..8], ids.numbers[at], .little);
+        }
+        return bytes;
+    }
+    const heap = payload[8 + 8 * (places.len + 1) ..];
+    var end: usize = 0;
+    for (places, 0..) |place, i| {
+        std.mem.writeInt(u64, payload[8 + 8 * i ..][0..8], end, .little);
+        const ids, const at = place;
+        const text = ids.text(at);
+        @memcpy(heap[end..][0..text.len], text);
+        end += text.len;
+    }
+    std.mem.writeInt(u64, payload[8 + 8 * places.len ..][0..8], end, .little);
+    return bytes;
+}
+
+/// The ids of a payload; `free_ids` gives them back, the bytes of strings stay the payload's.
+pub fn decode_ids(allocator: std.mem.Allocator, payload: []const u8, rows: u32) error{ Damaged, OutOfMemory }!Ids {
+    if (payload.len < 8) return error.Damaged;
+    const kind = std.mem.readInt(u32, payload[0..4], .little);
+    const entries: usize = switch (kind) {
+        kind_numbers => rows,
+        kind_strings => @as(usize, rows) + 1,
+        else => return error.Damaged,
+    };
+    if ((payload.len - 8) / 8 < entries) return error.Damaged;
+    const numbers = try allocator.alloc(i64, entries);
+    errdefer allocator.free(numbers);
+    for (numbers, 0..) |*number, i| number.* = std.mem.readInt(i64, payload[8 + 8 * i ..][0..8], .little);
+    if (kind == kind_numbers) return .{ .numbers = numbers };
+    const ids: Ids = .{ .strings = .{ .offsets = numbers, .bytes = payload[8 + 8 * entries ..] } };
+    if (!ids.is_whole()) return error.Damaged;
+    return ids;
+}
+
+pub fn free_ids(allocator: std.mem.Allocator, ids: Ids) void {
+    switch (ids) {
+        .numbers => |numbers| allocator.free(numbers),
+        .strings => |strings| allocator.free(strings.offsets),
+    }
+}
+
 test "rows come back as they were written; a payload cut short, or of another number of rows, does not" {
     const allocator = std.testing.allocator;
     const offsets = [_]i64{ 2, 2, 5, 6 };
@@ -130,5 +196,28 @@ test "rows come back as they were written; a payload cut short, or of another nu
         try std.testing.expectError(error.Damaged, parse(payload, 40));
         var cut: usize = 0;
         while (cut < payload.len) : (cut += 8) try std.testing.expectError(error.Damaged, parse(payload[0..cut], 3));
+    }
+}
+
+test "ids come back from a record; a payload cut short does not decode" {
+    const allocator = std.testing.allocator;
+    const numbers = [_]i64{ 5, -7, std.math.maxInt(i64), std.math.minInt(i64) + 1 };
+    const strings: Ids = .{ .strings = .{ .offsets = &.{ 0, 0, 3, 5, 6 }, .bytes = "abcdef" } };
+    for ([_]Ids{ .{ .numbers = &numbers }, strings }) |ids| {
+        const places = [_]find.Place{ .{ ids, 2 }, .{ ids, 0 }, .{ ids, 3 } };
+        const bytes = try encode_delete(allocator, &places);
+        defer allocator.free(bytes);
+        const payload = bytes[log_file.record_header_bytes..];
+        const back = try decode_ids(allocator, payload, places.len);
+        defer free_ids(allocator, back);
+        try std.testing.expectEqual(places.len, back.len());
+        for (places, 0..) |place, i| switch (ids) {
+            .numbers => try std.testing.expectEqual(numbers[place[1]], back.numbers[i]),
+            .strings => try std.testing.expectEqualStrings(ids.text(place[1]), back.text(i)),
+        };
+        try std.testing.expectError(error.Damaged, decode_ids(allocator, payload[0 .. 8 + 8 * 2], places.len));
+        try std.testing.expectError(error.Damaged, decode_ids(allocator, payload[0..4], places.len));
+        payload[0] = 9;
+        try std.testing.expectError(error.Damaged, decode_ids(allocator, payload, places.len));
     }
 }

@@ -1,12 +1,11 @@
 //! Rows that come, over a real folder: inserted, replaced, folded into parts, and read again.
 const std = @import("std");
 const FolderStore = @import("store.zig").FolderStore;
-const creating = @import("create.zig");
 const folder = @import("folder.zig");
 const find = @import("find.zig");
 const log_file = @import("log.zig");
 const rows_payload = @import("rows.zig");
-const Fold = @import("fold.zig").Fold;
+const Fold = folder.Fold;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Live = folder.Live(FolderStore);
 const allocator = std.testing.allocator;
@@ -21,7 +20,7 @@ const World = struct {
         var store = try FolderStore.open(path);
         defer store.deinit();
         var diagnostic: Diagnostic = .{};
-        try creating.create(allocator, &store, .{ .dim = 1, .metric = .l2, .dtype = .f32 }, &diagnostic);
+        try folder.create(allocator, &store, .{ .dim = 1, .metric = .l2, .dtype = .f32 }, &diagnostic);
         return .{ .tmp = tmp, .path = path };
     }
 

@@ -109,7 +109,7 @@ pub const Nearest = struct {
     }
 };
 
-/// What distances are measured from.
+/// The origin of distances.
 pub const Point = struct {
     values: []const f32,
     norm2: f64,
@@ -162,7 +162,7 @@ pub const Measure = struct {
         return .{ .sum = sum, .norm2 = norm2 };
     }
 
-    /// What the distance is at least, whatever float32 lost.
+    /// A lower bound of the distance, whatever float32 lost.
     pub fn at_least(self: *const Measure, query: Point, vector: [*]const u8) f32 {
         const found = self.sums_of(query, vector);
         return self.least(found.sum, found.norm2, query.norm);
@@ -199,7 +199,7 @@ pub const Measure = struct {
         }
     }
 
-    /// What the distance is at least. Sums so small that float32 may have lost terms of them say nothing.
+    /// A lower bound of the distance. Sums so small that float32 may have lost terms of them say nothing.
     inline fn least(self: *const Measure, sum: f32, norm2: f32, query_norm: f32) f32 {
         const both = @sqrt(norm2) * query_norm;
         return switch (self.shape.metric) {

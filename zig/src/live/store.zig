@@ -1,4 +1,4 @@
-//! What live data asks of a file system, and the real one. `Live` takes the store as a type, so that a simulated one
+//! The contract of a file system for live data, and the real one. `Live` takes the store as a type, so that a simulated one
 //! (zig/src/sim/store.zig) can lose, tear and refuse whatever a crash or a full disk may.
 //!
 //! The contract: names are paths inside one folder. What was written to a file survives a crash only once `sync` of that
@@ -48,7 +48,7 @@ pub const FolderStore = struct {
         return self.open_regular(name, if (mode == .read_only) .RDONLY else .RDWR);
     }
 
-    /// What is no file is refused: to open a pipe may take for ever.
+    /// Only files are opened: to open a pipe may take for ever.
     fn open_regular(self: *FolderStore, name: []const u8, mode: std.posix.ACCMODE) !File {
         const file = File{ .handle = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = mode, .NONBLOCK = true, .CLOEXEC = true }, 0) };
         errdefer file.close();
