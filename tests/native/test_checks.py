@@ -22,12 +22,11 @@ FREED = {
     "layout/adjacency.zig": 4,
     "layout/links.zig": 2,
     "quant/build_codes.zig": 2,
+    "quant/encode.zig": 2,
     "quant/query.zig": 2,
-    "quant/store.zig": 2,
-    "search/cached.zig": 1,
-    "search/entry.zig": 2,
     "search/list.zig": 7,
-    "search/search_state.zig": 2,
+    "search/query.zig": 4,
+    "search/shared.zig": 1,
 }
 
 

@@ -1,4 +1,4 @@
-//! What the files of this room share: allocation, arguments, the way from an error to a status.
+//! Helpers of this room: allocation, arguments, the way from an error to a status.
 const std = @import("std");
 const base = @import("base");
 const index = @import("index");
@@ -45,7 +45,7 @@ pub fn read(comptime T: type, comptime name: []const u8, argument: ?*const T) er
     };
 }
 
-/// What a close is given: the handle, which its owner no longer has from here on.
+/// The argument of a close: the handle, which its owner no longer has from here on.
 pub fn take(comptime T: type, place: ?*?*T) ?*T {
     return @atomicRmw(?*T, place orelse return null, .Xchg, null, .acq_rel);
 }
@@ -150,6 +150,34 @@ pub fn put_text(field: []u8, text: []const u8) void {
 const Older = extern struct { struct_size: u32, k: u32 };
 const Newer = extern struct { struct_size: u32, k: u32, recall: f32, burst: u32 };
 
+// ---- numbers of the header ----
+//
+// Numbers of velo.h for values that other rooms name.
+
+/// As velo_plan.
+pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2, pages = 3 };
+/// As velo_io.
+pub const Io = enum(i32) { auto = 0, uring = 1, threads = 2, simulated = 3 };
+/// As velo_search_options.filter_plan.
+pub const FilterPlan = enum(i32) { auto = 0, late = 1, gate = 3, scan = 4 };
+
+/// The number of a value, found by its name.
+pub fn number_of(comptime Numbers: type, value: anytype) @typeInfo(Numbers).@"enum".tag_type {
+    return switch (value) {
+        inline else => |one| @intFromEnum(@field(Numbers, @tagName(one))),
+    };
+}
+
+/// The value of type `T` that has the name of this number.
+pub fn value_of(comptime T: type, comptime Numbers: type, comptime argument: []const u8, number: @typeInfo(Numbers).@"enum".tag_type) error{Reported}!T {
+    const known = std.enums.fromInt(Numbers, number) orelse
+        return report(.invalid_argument, .{ .argument = argument }, argument ++ " {d} is unknown", .{number});
+    if (T == Numbers) return known;
+    return switch (known) {
+        inline else => |one| @field(T, @tagName(one)),
+    };
+}
+
 test "a struct that is too short to say anything is refused" {
     var given: Newer = .{ .struct_size = 0, .k = 5, .recall = 0.5, .burst = 9 };
     for ([_]u32{ 0, 4, 7 }) |size| {
@@ -179,4 +207,12 @@ test "into an older, shorter struct nothing is written behind its end" {
     write_versioned(Newer, @ptrCast(&given), &.{ .struct_size = @sizeOf(Newer), .k = 5, .recall = 0.5, .burst = 9 });
     try std.testing.expectEqual(Older{ .struct_size = @sizeOf(Older), .k = 5 }, given.older);
     try std.testing.expectEqualSlices(u8, &@as([8]u8, @splat(0xa5)), &given.behind);
+}
+
+test "numbers and values find each other by name, and other numbers are errors" {
+    const Fruit = enum { pear, apple };
+    const Numbers = enum(i32) { apple = 4, pear = 7 };
+    for (std.enums.values(Fruit)) |fruit| try std.testing.expectEqual(fruit, value_of(Fruit, Numbers, "fruit", number_of(Numbers, fruit)));
+    try std.testing.expectEqual(7, number_of(Numbers, Fruit.pear));
+    try std.testing.expectError(error.Reported, value_of(Fruit, Numbers, "fruit", 5));
 }

@@ -39,7 +39,7 @@ pub const Error = extern struct {
     needed_bytes: u64 = 0,
 };
 
-/// Where it went wrong, as far as is known.
+/// The place of the error, as far as is known.
 pub const Detail = struct {
     argument: []const u8 = "",
     file: []const u8 = "",

@@ -6,8 +6,6 @@ const search = @import("search");
 const common = @import("common.zig");
 const engines = @import("engines.zig");
 const handle = @import("handle.zig");
-const numbers = @import("numbers.zig");
-const tickets = @import("tickets.zig");
 const Index = handle.Index;
 const report = common.report;
 
@@ -30,7 +28,7 @@ pub const OpenOptions = extern struct {
 };
 
 /// Of the options those that are numbers of something, by name.
-const Names = struct { io: numbers.Io, plan: numbers.Plan };
+const Names = struct { io: common.Io, plan: common.Plan };
 
 export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Index) i32 {
     return common.status_of_call(create(path, options, index_out));
@@ -51,8 +49,8 @@ fn create(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Ind
 
 fn check(o: *const OpenOptions) error{Reported}!Names {
     const names: Names = .{
-        .plan = try numbers.value_of(numbers.Plan, numbers.Plan, "plan", o.plan),
-        .io = try numbers.value_of(numbers.Io, numbers.Io, "io", o.io),
+        .plan = try common.value_of(common.Plan, common.Plan, "plan", o.plan),
+        .io = try common.value_of(common.Io, common.Io, "io", o.io),
     };
     try common.within(o, .{ "threads", "queries_in_flight", "queue_depth" });
     const share = base.limits.ranges.cache_share_percent;
@@ -62,7 +60,7 @@ fn check(o: *const OpenOptions) error{Reported}!Names {
     return names;
 }
 
-fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: numbers.Plan, cache_budget: search.CacheBudget, threads: u32) common.Failure!index.Reader {
+fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cache_budget: search.CacheBudget, threads: u32) common.Failure!index.Reader {
     var diagnostic: index.Diagnostic = .{};
     // Workers that hold no pages have no room for a search of links on disk.
     const without_pages = if (o.workers_of) |other| !other.workers.engine.holds_pages() else false;
@@ -100,7 +98,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
-    self.completed = tickets.Completed.init() catch |err| return switch (err) {
+    self.completed = handle.Completed.init() catch |err| return switch (err) {
         error.SystemResources => error.OutOfMemory,
         else => report(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
     };
@@ -130,7 +128,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
 }
 
 /// Those of another index where they are asked for and have the room that this one needs, else its own.
-fn find_workers(self: *Index, o: *const OpenOptions, asked: numbers.Io, direct: bool, threads: u32) common.Failure!void {
+fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: bool, threads: u32) common.Failure!void {
     if (o.workers_of) |other| {
         const files = [_]?std.posix.fd_t{ self.files.pages.fd, self.files.vectors };
         if (other.workers.engine.attach(&self.shared, files)) |part| {

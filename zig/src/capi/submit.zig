@@ -3,20 +3,18 @@ const filter_room = @import("filter");
 const search = @import("search");
 const call = @import("call.zig");
 const common = @import("common.zig");
-const delta_file = @import("delta.zig");
-const Delta = delta_file.Delta;
+const Delta = call.Delta;
 const handle_file = @import("handle.zig");
-const tickets = @import("tickets.zig");
 const Index = handle_file.Index;
 const report = common.report;
 const ok = common.ok;
 
 const Ticket = struct {
     job: search.Job,
-    node: tickets.Node,
+    node: handle_file.Node,
     index: *Index,
     answers: search.Answers,
-    delta: ?delta_file.Asked,
+    delta: ?call.AskedOfDelta,
 
     /// A ticket with its own copy of queries and filters, for callers go on.
     fn create(number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
@@ -38,7 +36,7 @@ const Ticket = struct {
         }
         ticket.delta = null;
         if (arguments.delta) |given| {
-            ticket.delta = @as(delta_file.Asked, undefined);
+            ticket.delta = @as(call.AskedOfDelta, undefined);
             try ticket.delta.?.init(given, &ticket.job, ticket.index.workers.threads);
             ticket.job.delta = &ticket.delta.?.of_job;
         }
@@ -108,7 +106,7 @@ fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number:
     if (arguments.query_count == 0) return report(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
     const ticket = try Ticket.create(number, arguments, &try common.read(call.SearchOut, "out", theirs));
     errdefer ticket.destroy();
-    if (!self.completed.reserve(&ticket.node)) return report(.busy, .{}, "{d} searches wait already", .{tickets.waiting_max});
+    if (!self.completed.reserve(&ticket.node)) return report(.busy, .{}, "{d} searches wait already", .{handle_file.waiting_max});
     errdefer self.completed.forget(&ticket.node);
     try self.submit(&ticket.job);
 }

@@ -7,16 +7,16 @@
 //! logarithms.
 const std = @import("std");
 const layout = @import("layout");
-const limits = @import("parameters.zig");
+const list_size_max = @import("base").limits.ranges.list_size.max;
 const Plan = @import("shared.zig").Plan;
 const Table = layout.manifest.Calibration;
 const Curve = layout.manifest.CalibrationCurve;
 const Point = layout.manifest.CalibrationPoint;
 
 /// The k for which each number of links was measured.
-pub const k_measured = 10;
+const k_measured = 10;
 
-/// What a search is expected to find and to cost, a query.
+/// The expected recall and cost of a query.
 pub const Expected = struct {
     recall: f32 = 0,
     reads: f32 = 0,
@@ -52,7 +52,7 @@ pub const Calibration = struct {
         const high = reach(around.high, like) orelse return null;
         const beyond = @max(1, as_f32(k) / as_f32(self.k_largest()));
         const wanted = @ceil(between(low, high, around.share) * beyond - 1e-3);
-        return @intFromFloat(std.math.clamp(wanted, as_f32(k), limits.list_size_max));
+        return @intFromFloat(std.math.clamp(wanted, as_f32(k), list_size_max));
     }
 
     /// Whether the graph does not reach a recall that a look at all codes comes nearer to.
@@ -61,11 +61,11 @@ pub const Calibration = struct {
         const around = self.curves_around() orelse return false;
         const scanned = self.table.?.scan orelse return false;
         const like = self.recall_like(k, recall);
-        const reached = @min(promised_at(around.low, limits.list_size_max), promised_at(around.high, limits.list_size_max));
+        const reached = @min(promised_at(around.low, list_size_max), promised_at(around.high, list_size_max));
         return reached < like and promised(scanned) > reached + scan_gain_min;
     }
 
-    /// What a scan is expected to be like; null where none was measured.
+    /// The expected recall and cost of a scan; null where none was measured.
     pub fn expected_of_scan(self: Calibration) ?Expected {
         const table = self.table orelse return null;
         return of_point(table.scan orelse return null);
@@ -76,7 +76,7 @@ pub const Calibration = struct {
     pub fn wants_exact(self: Calibration, k: u32, recall: f32) bool {
         const around = self.curves_around() orelse return false;
         if (self.table.?.exact) return true;
-        const reached = @max(promised_at(around.low, limits.list_size_max), promised_at(around.high, limits.list_size_max));
+        const reached = @max(promised_at(around.low, list_size_max), promised_at(around.high, list_size_max));
         const scanned = if (self.table.?.scan) |point| promised(point) else 0;
         return @max(reached, scanned) < self.recall_like(k, recall);
     }
@@ -109,7 +109,7 @@ pub const Calibration = struct {
     /// A scan takes more time than any list.
     const scan_gain_min = 0.004;
 
-    /// What a search with that list is expected to be like; null where the build measured nothing.
+    /// The expected recall and cost of a search with that list; null where the build measured nothing.
     pub fn expected(self: Calibration, k: u32, size: u32) ?Expected {
         const around = self.curves_around() orelse return null;
         const at_size: f32 = @floatFromInt(size);
@@ -220,7 +220,7 @@ fn kept_of(curve: *const Curve) u32 {
     return @max(curve.links, curve.page_codes);
 }
 
-/// What may be promised on the strength of a sample: less its deviation, and less a part of what is missing, since
+/// The recall that may be promised on the strength of a sample: less its deviation, and less a part of what is missing, since
 /// queries to come are not rows.
 fn promised(point: Point) f32 {
     return point.recall - @max(point.deviation, margin_of_miss * (1 - point.recall));
@@ -261,7 +261,7 @@ fn reach(curve: *const Curve, recall: f32) ?f32 {
     return as_f32(curve.points[curve.points.len - 1].list_size);
 }
 
-/// What a curve promises for a list size: the inverse of `reach`.
+/// The recall that a curve promises for a list size: the inverse of `reach`.
 fn promised_at(curve: *const Curve, size: f32) f32 {
     var steps: Steps = .{ .points = curve.points };
     var last: f32 = 0;
@@ -280,7 +280,7 @@ fn miss(recall: f32) f32 {
     return @max(1 - recall, 1e-5);
 }
 
-/// What a curve says of a list size; beyond its ends what its ends say.
+/// A curve's values for a list size; beyond its ends the values of its ends.
 fn at(curve: *const Curve, size: f32) Expected {
     var before = curve.points[0];
     for (curve.points) |point| {
@@ -398,7 +398,7 @@ test "a table that makes no sense still gives a list size within the limits" {
     for ([_]u32{ 1, 10, 4096 }) |k| {
         for ([_]f32{ 0.01, 0.9, 0.999999 }) |recall| {
             const size = one.list_size(k, recall).?;
-            try testing.expect(size >= k and size <= limits.list_size_max);
+            try testing.expect(size >= k and size <= list_size_max);
         }
     }
 }

@@ -13,9 +13,8 @@ const filter_plan = @import("filter_plan.zig");
 const job_file = @import("job.zig");
 const parameters = @import("parameters.zig");
 const Parameters = parameters.Parameters;
-const rescoring = @import("rescoring.zig");
-const state = @import("search_state.zig");
-const Leg = @import("part.zig").Leg;
+const query_file = @import("query.zig");
+const Leg = job_file.Leg;
 
 /// The legs of one slot.
 pub const Legs = struct {
@@ -48,7 +47,7 @@ pub fn introduce(parts: []job_file.JobPart) void {
     widen(&parts[0], parts[1..]);
 }
 
-/// What was measured of the largest part holds for all: a list that finds so many among more rows finds as many among fewer,
+/// Measurements of the largest part hold for all: a list that finds so many among more rows finds as many among fewer,
 /// and of few rows nothing was measured. Beside the largest hardly any page is read for other answers, so none comes with one: the
 /// bound is as wide as with a filter that few rows pass.
 fn accompany(own: *Parameters, largest: *const Parameters) void {
@@ -78,7 +77,7 @@ fn alone_share(k: u32) f32 {
 }
 
 /// Steps those that can go on; done: none of them wants anything more.
-pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
+pub fn step(legs: Legs, k: u32) query_file.PageError!query_file.Want {
     if (legs.count() == 1) {
         const leg = legs.at(0);
         const want = try leg.search.step();
@@ -95,7 +94,7 @@ pub fn step(legs: Legs, k: u32) state.PageError!state.Want {
 const Ending = enum { by_what_is_known, for_good };
 
 /// True where some leg goes on once pages arrive.
-fn step_together(legs: Legs, k: u32, ending: Ending) state.PageError!bool {
+fn step_together(legs: Legs, k: u32, ending: Ending) query_file.PageError!bool {
     const together = is_complete(legs);
     for (0..legs.count()) |i| {
         const leg = legs.at(i);
@@ -147,10 +146,10 @@ fn is_due(leg: *const Leg, together: bool) bool {
 }
 
 /// Codes have said what they can in all parts: what may be among the k nearest of all is scored from its vector.
-fn step_exact(legs: Legs, k: u32) state.PageError!void {
+fn step_exact(legs: Legs, k: u32) query_file.PageError!void {
     for (0..legs.count()) |i| {
         const search = &legs.at(i).search;
-        if (search.state == .coded) rescoring.begin(search);
+        if (search.state == .coded) search.begin_rescoring();
     }
     const told = kth_upper(legs, k);
     for (0..legs.count()) |i| {
@@ -163,7 +162,7 @@ fn step_exact(legs: Legs, k: u32) state.PageError!void {
 
 /// With links on disk what is not read is not followed: there an estimate bounds nothing. What the codes of very few
 /// rows, a page or two, err by is not known well enough to leave any out.
-fn is_bounded(search: *const state.Search, known: Reach) bool {
+fn is_bounded(search: *const query_file.Search, known: Reach) bool {
     return search.shared.reader.n() > rows_unbounded and (known.is_full or search.state != .disk);
 }
 
@@ -196,7 +195,7 @@ fn reach(legs: Legs, k: u32) Reach {
 }
 
 /// Of what a leg knows the distance at that place, from 0 on.
-fn nth(search: *const state.Search, is_full: bool, place: u32) ?f32 {
+fn nth(search: *const query_file.Search, is_full: bool, place: u32) ?f32 {
     if (is_full) return if (place < search.results.len) search.results.slice()[place].distance else null;
     const estimated = search.candidates();
     return if (place < estimated.len) estimated[place].distance() else null;
@@ -205,7 +204,7 @@ fn nth(search: *const state.Search, is_full: bool, place: u32) ?f32 {
 /// A distance within which k neighbors lie for certain.
 fn kth_upper(legs: Legs, k: u32) f64 {
     var uppers: [job_file.parts_max][]const f64 = undefined;
-    for (0..legs.count()) |i| uppers[i] = rescoring.uppers(&legs.at(i).search);
+    for (0..legs.count()) |i| uppers[i] = legs.at(i).search.uppers();
     var room: [job_file.parts_max]u32 = undefined;
     const next = room[0..legs.count()];
     @memset(next, 0);
@@ -239,7 +238,7 @@ pub const Merged = struct {
         return merged;
     }
 
-    /// What the delta has within the nearest that the legs found, as many as `room` takes.
+    /// Rows of the delta within the nearest that the legs found, as many as `room` takes.
     pub fn add(self: *Merged, delta: *const job_file.Delta, query: u64, room: []job_file.Delta.Hit) void {
         var known: Merged = .of(self.legs);
         var within: f32 = std.math.inf(f32);

@@ -1,4 +1,4 @@
-//! What a query cost: one struct from the search that counts to the caller that reads. A counter is added here, in
+//! The cost of a query: one struct from the search that counts to the caller that reads. A counter is added here, in
 //! velo_search_out of zig/velo.h, and nowhere between.
 const std = @import("std");
 
@@ -26,7 +26,7 @@ pub const Cost = struct {
     /// 1 where the query lies outside the rows: no calibration knows how such queries fare.
     outside: u32 = 0,
 
-    /// What a search in another part took for the same query. Rounds of parts are the same rounds, and outside of all rows
+    /// Adds the cost of a search in another part for the same query. Rounds of parts are the same rounds, and outside of all rows
     /// is who is outside of those of each part.
     pub fn add(self: *Cost, other: *const Cost) void {
         const rounds = self.rounds;

@@ -9,22 +9,29 @@
 //! Nothing here looks at what happened before: the same filter on the same index gives the same plan, whoever asked.
 const std = @import("std");
 const filter_room = @import("filter");
-const JobPart = @import("job.zig").JobPart;
-const page_ways = @import("page_ways.zig");
-const ranked = @import("ranked.zig");
 const parameters_file = @import("parameters.zig");
 const FilterPlan = parameters_file.FilterPlan;
 const Parameters = parameters_file.Parameters;
 const shared_file = @import("shared.zig");
 const Shared = shared_file.Shared;
 
-/// What things take on one core, in nanoseconds, as measured on sift1m (docs/ARCHITECTURE.md). Only their ratios matter.
+/// Costs on one core in nanoseconds, as measured on sift1m (docs/ARCHITECTURE.md). Only their ratios matter.
 const estimate_base_ns = 5;
 const estimate_byte_ns = 0.1; // of a code's entry, most of it the wait for memory
 const word_ns = 0.5; // 64 rows of which none passes
 const follow_ns = 350; // links of a vertex: found, decoded
 const follow_link_ns = 15; // and each of them looked up
-pub const read_ns = 10_000; // submitted, awaited among others, its records scored
+const read_ns = 10_000; // submitted, awaited among others, its records scored
+
+/// So few matches are all read: an answer as good as the codes.
+pub const read_all_max = 64;
+
+/// Shared links: what a vertex that is followed brings is like that of so many links of its own.
+const links_like = 64;
+
+/// Codes of pages: pages whose finer codes are looked at: at least one in so many, and several times as many as are read.
+pub const looked_share = 8;
+pub const looked_lists = 8;
 
 /// Candidates beyond k that always count.
 pub const spare = 6;
@@ -42,7 +49,7 @@ pub const sigma_share = 0.75;
 /// Shares at and above this are navigated as if there were no filter: what fails is hardly in the way.
 pub const dense_share = 0.4;
 
-/// What a plan is expected to take.
+/// The expected cost of a plan.
 pub const Cost = struct {
     reads: f64 = 0,
     estimates: f64 = 0,
@@ -52,7 +59,7 @@ pub const Cost = struct {
     possible: bool = true,
 };
 
-pub fn estimate_of_code_ns(entry_bytes: f64) f64 {
+fn estimate_of_code_ns(entry_bytes: f64) f64 {
     return estimate_base_ns + estimate_byte_ns * entry_bytes;
 }
 
@@ -70,7 +77,7 @@ pub const Choice = struct {
     late: Cost,
 };
 
-/// What plans depend on.
+/// The properties that plans depend on.
 pub const Case = struct {
     n: f64,
     /// Of all rows, those that pass.
@@ -90,7 +97,7 @@ pub const Case = struct {
             .list_size = @floatFromInt(parameters_file.list_size_filtered(parameters)),
             .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
             .entries = @floatFromInt(@min(shared.entries.len, shared_file.entries_looked)),
-            .links = if (shared.plan != .links_in_memory) 0 else if (shared.reader.page_ways != null) page_ways.links_like else @floatFromInt(shared.reader.links_kept),
+            .links = if (shared.plan != .links_in_memory) 0 else if (shared.reader.page_ways != null) links_like else @floatFromInt(shared.reader.links_kept),
         };
     }
 
@@ -177,7 +184,7 @@ pub const Case = struct {
 
 /// The plan that a search takes. Where links are on disk a gated search cannot be had: it is the late check.
 pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) FilterPlan {
-    if (shared.plan == .pages) return .gate; // only pages with something that passes are read (ranked.zig)
+    if (shared.plan == .pages) return .gate; // only pages with something that passes are read (query.zig)
     return switch (parameters.filter_plan) {
         .auto => Case.of(shared, filter, parameters).choose().plan,
         .gate => if (shared.plan == .links_in_memory) .gate else .late,
@@ -185,21 +192,35 @@ pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, paramet
     };
 }
 
-/// What each plan is expected to take, and which is chosen.
+/// The expected cost of each plan, and the choice.
 pub fn choice_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Choice {
     if (shared.plan != .pages) return Case.of(shared, filter, parameters).choose();
     const none: Cost = .{ .possible = false };
-    return .{ .plan = .gate, .scan = none, .gate = ranked.expected_filtered(shared, filter, parameters), .late = none };
+    return .{ .plan = .gate, .scan = none, .gate = expected_of_pages(shared, filter, parameters), .late = none };
 }
 
-/// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked
-/// for here.
-pub fn prepare_filters(part: *const JobPart) error{OutOfMemory}!void {
-    for (part.filters) |handle| {
-        const filter = handle orelse continue;
-        if (filter.matches_found() != null) continue;
-        if (plan_of(part.part.shared, filter, &part.parameters) == .scan) _ = try @constCast(filter).matches();
-    }
+/// How many pages a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
+/// without a filter would have to hold, less those on which nothing passes; and more where few pass, for then hardly two of the
+/// answers share a page.
+pub fn pages_filtered(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
+    const reader = shared.reader;
+    const n: f64 = @floatFromInt(reader.n());
+    const matches = @max(1, filter.estimate() * n);
+    if (matches <= read_all_max) return @intFromFloat(@ceil(@max(matches, @as(f64, @floatFromInt(parameters.list_size)))));
+    const case = Case.of(shared, filter, parameters);
+    const some_pass = 1 - std.math.pow(f64, 1 - matches / n, n / @as(f64, @floatFromInt(reader.directory.page_count())));
+    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters_file.list_size_filtered(parameters))), @ceil(case.late_list_size() * some_pass * (1.25 - 0.25 * some_pass))));
+}
+
+/// The expected cost of a search with a filter.
+fn expected_of_pages(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Cost {
+    const reader = shared.reader;
+    const pages: f64 = @floatFromInt(reader.directory.page_count());
+    const reads = @min(pages, @as(f64, @floatFromInt(pages_filtered(shared, filter, parameters))));
+    const each: f64 = @floatFromInt(reader.page_codes_kept());
+    const looked = if (each > 1) @min(pages, @max(pages / looked_share, looked_lists * reads)) * each else 0;
+    const estimate_ns = estimate_of_code_ns(@floatFromInt(reader.codes.params.entry_bytes()));
+    return .{ .reads = reads, .estimates = pages + looked, .ns = (pages + looked) * estimate_ns + reads * read_ns };
 }
 
 fn test_case(share: f64) Case {
@@ -226,7 +247,7 @@ test "a filter never makes more expensive than the late check" {
         const choice = test_case(share).choose();
         const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
         try std.testing.expect(chosen.reads <= choice.late.reads);
-        // Where all pass, the longer list of the gate buys nothing; only there may it cost what it is longer.
+        // If all rows pass, the longer list of the gate buys nothing; only then may it cost as much more as it is longer.
         try std.testing.expect(chosen.ns <= choice.late.ns * @as(f64, if (share == 1) gate_margin else 1.001));
     }
 }

@@ -1,15 +1,97 @@
-//! A call of search as the workers see it, and the queue between callers and workers.
+//! A call of search as the workers see it, the parts that it searches, and the queue between callers and workers.
 const std = @import("std");
 const base = @import("base");
+const io = @import("io");
 const filter_room = @import("filter");
 const index = @import("index");
-const search_state = @import("search_state.zig");
-const File = search_state.File;
-const Request = search_state.Request;
+const Shared = @import("shared.zig").Shared;
+const filter_plan = @import("filter_plan.zig");
+const query_file = @import("query.zig");
+const File = @import("shared.zig").File;
 const Parameters = @import("parameters.zig").Parameters;
-const Part = @import("part.zig").Part;
-const RecentPages = @import("recent_pages.zig").RecentPages;
+const RecentPages = @import("pages.zig").RecentPages;
 const Costs = @import("cost.zig").Costs;
+const Search = query_file.Search;
+const Request = query_file.Request;
+
+// ---- parts ----
+//
+// A part is an open index as workers see it: data that its queries share, its files, and a leg for every slot of every
+// worker. A query over several parts has a leg in each of them.
+
+/// The search of one part by one query.
+pub const Leg = struct {
+    search: Search,
+    /// Pages that it waits for, whoever asked for them first.
+    in_flight: u32 = 0,
+    /// Something arrived since its last step, or it had none yet.
+    due: bool = false,
+    /// It wants nothing more; pages that may hold an answer can still be on their way.
+    ended: bool = false,
+
+    /// Of its pages all have to be there before it goes on, so that its answer does not depend on which came first.
+    pub fn waits_for_all(self: *const Leg) bool {
+        return self.search.shared.plan != .links_on_disk or switch (self.search.state) {
+            .coded, .rescore, .every => true,
+            else => false,
+        };
+    }
+};
+
+pub const Part = struct {
+    shared: *const Shared,
+    /// pages.bin and vectors.bin by descriptor; null: the files that the devices of the workers were opened for.
+    files: [io.file_count]?std.posix.fd_t,
+    /// Tells its pages from those of other parts of the same workers.
+    number: u31,
+    /// Of the first worker's slots, then those of the second, and so on; then of callers that answer their own queries.
+    legs: []Leg,
+    /// Of the legs: pages of its own, which are nobody's before. Memory that others freed would be in use for good, though most
+    /// legs never touch most of theirs.
+    pages: std.heap.ArenaAllocator,
+    /// It is taken away: its queries end.
+    closing: std.atomic.Value(bool) = .init(false),
+    /// Calls under way.
+    users: std.atomic.Value(u32) = .init(0),
+
+    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Part {
+        var pages: std.heap.ArenaAllocator = .init(std.heap.page_allocator);
+        errdefer pages.deinit();
+        const legs = try base.alloc_untouched(pages.allocator(), Leg, leg_count);
+        for (legs) |*leg| leg.* = .{ .search = try Search.init(pages.allocator(), shared) };
+        return .{ .shared = shared, .files = files, .number = number, .legs = legs, .pages = pages };
+    }
+
+    /// No call is under way.
+    pub fn deinit(self: *Part) void {
+        std.debug.assert(self.users.load(.acquire) == 0);
+        self.pages.deinit();
+    }
+
+    pub fn memory_bytes(self: *const Part) u64 {
+        return self.legs.len * @sizeOf(Leg);
+    }
+
+    /// A call begins, unless the part is being taken away; `leave` ends it.
+    pub fn enter(self: *Part) bool {
+        _ = self.users.fetchAdd(1, .seq_cst);
+        if (!self.closing.load(.seq_cst)) return true;
+        self.leave();
+        return false;
+    }
+
+    pub fn leave(self: *Part) void {
+        _ = self.users.fetchSub(1, .seq_cst);
+    }
+
+    /// Ends its calls and waits for that.
+    pub fn close(self: *Part) void {
+        self.closing.store(true, .seq_cst);
+        while (self.users.load(.seq_cst) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
+    }
+};
+
+// ---- jobs ----
 
 /// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
 /// sooner than a sleeper wakes up.
@@ -18,7 +100,7 @@ const look_us = 50;
 /// How a query ended; capi has a status for each.
 pub const Outcome = enum(i32) { ok, corrupt, io, timeout, closed, canceled };
 
-/// Where the answers of a job go: arrays of the caller's with an entry a query, those of neighbors with k. What is null is
+/// The output of a job: arrays of the caller's with an entry a query, those of neighbors with k. What is null is
 /// not wanted.
 pub const Answers = struct {
     /// Nearest first, padded with -1 and infinity.
@@ -39,7 +121,7 @@ pub const parts_max = base.limits.ranges.parts.max;
 /// One of the parts that a job searches.
 pub const JobPart = struct {
     part: *Part,
-    /// What its vertices are counted from in the answer.
+    /// The number of its first vertex in the answer.
     first: i64 = 0,
     /// None, one for all, or one a query.
     filters: []const ?*const filter_room.Filter = &.{},
@@ -55,12 +137,22 @@ pub const JobPart = struct {
             else => self.filters[@intCast(query)],
         };
     }
+
+    /// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked
+    /// for here.
+    pub fn prepare_filters(self: *const JobPart) error{OutOfMemory}!void {
+        for (self.filters) |handle| {
+            const filter = handle orelse continue;
+            if (filter.matches_found() != null) continue;
+            if (filter_plan.plan_of(self.part.shared, filter, &self.parameters) == .scan) _ = try @constCast(filter).matches();
+        }
+    }
 };
 
 /// The delta of live data, which answers beside parts: rows in memory that none of them holds yet.
 pub const Delta = struct {
     context: *anyopaque,
-    /// What its rows are counted from in the answer.
+    /// The number of its first row in the answer.
     first: i64,
     /// Writes the nearest rows of those within a distance, as users see it. Called by any worker, for a query at a time.
     nearest: *const fn (context: *anyopaque, query: u64, within: f32, hits: []Hit) Found,
@@ -200,7 +292,7 @@ pub const Queue = struct {
                         self.waiting.store(false, .release);
                     }
                 }
-                // Whoever came while this one looked for work woke nobody.
+                // Jobs that came while this worker looked for work woke no other.
                 if (looked and self.first != null and self.sleeping > 0) self.condition.signal();
                 return .{ .job = job, .query = query };
             }

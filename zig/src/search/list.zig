@@ -1,4 +1,4 @@
-//! What a query keeps of the vertices it has met: the candidate list, the frontier of vertices that only lead
+//! Vertices that a query has met: the candidate list, the frontier of vertices that only lead
 //! somewhere, and the set of all it has met. All of fixed size, allocated when the index is opened.
 const std = @import("std");
 const builtin = @import("builtin");
@@ -25,7 +25,7 @@ pub const List = struct {
     cursor: u32 = 0,
     stop: Stop = .never,
 
-    /// Where a walk ends before it has followed all of the list: the nearest `followed` are followed, and others while they
+    /// The end of a walk before it has followed all of the list: the nearest `followed` are followed, and others while they
     /// are no farther than `share` times the k-th nearest.
     pub const Stop = struct {
         k: u32,
@@ -59,7 +59,7 @@ pub const List = struct {
         return if (self.len < self.limit) near else @min(near, self.items[self.len - 1].distance());
     }
 
-    /// Who is farther is not followed.
+    /// Candidates that are farther are not followed.
     pub inline fn reach(self: *const List) f32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         if (self.len < self.stop.followed) return std.math.inf(f32);
@@ -203,7 +203,7 @@ pub const Visited = struct {
         return @truncate((vertex *% @as(u64, 0x9e3779b97f4a7c15)) >> 32);
     }
 
-    /// Where a vertex stands in a table, or else would.
+    /// The place of a vertex in a table, or the place where it would be.
     inline fn find(table: [*]const u32, mask: u32, vertex: u32) struct { at: u32, new: bool } {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const Bucket = @Vector(bucket_size, u32);
@@ -301,7 +301,7 @@ pub const Results = struct {
         return if (self.len < place) std.math.inf(f32) else self.items[place - 1].distance;
     }
 
-    /// What lies beyond is not held.
+    /// Farther results are not held.
     pub inline fn reach(self: *const Results) f32 {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         return if (self.len < self.limit) std.math.inf(f32) else self.items[self.len - 1].distance;

@@ -1,7 +1,7 @@
 //! Fills page caches in the background after an index was opened: sequential reads of a mebibyte bring all pages in a
 //! fraction of the time that queries would take to ask for each of them. Until a page has come, queries read it themselves.
 //!
-//! Where some pages have no room, the pages of the vertices to which most links lead come first. A vertex that is near many
+//! If some pages have no room, the pages of the vertices to which most links lead come first. A vertex that is near many
 //! others has many links to it and is an answer of many queries, so this needs no queries and nothing on disk; counts of
 //! real queries take over from there (cache/page_cache.zig). Some pages of stored vectors are left to queries.
 const std = @import("std");
@@ -10,8 +10,8 @@ const layout = @import("layout");
 const io = @import("io");
 const cache_room = @import("cache");
 const index = @import("index");
-const File = @import("search_state.zig").File;
-const PageCaches = @import("page_caches.zig").PageCaches;
+const File = @import("shared.zig").File;
+const PageCaches = @import("shared.zig").PageCaches;
 const assert = std.debug.assert;
 
 /// Bytes of one read.

@@ -43,13 +43,13 @@ pub const Parameters = struct {
     filter_plan: FilterPlan = .auto,
     /// The last candidates are scored from the stored vectors (rescoring.zig); without them it changes nothing.
     exact: bool = false,
-    /// All stored vectors are looked at (every.zig): a recall of 1.
+    /// All stored vectors are looked at (rescoring.zig): a recall of 1.
     every: bool = false,
     /// `records_used` is counted.
     count_used: bool = false,
 };
 
-/// What a caller asked for; zero (or negative, for sigma) is "the default".
+/// A caller's request; zero (or negative, for sigma) is "the default".
 pub const Asked = struct {
     k: u32,
     list_size: u32 = 0,
@@ -99,7 +99,7 @@ pub fn share_followed(list_size: u32) f32 {
     return 1 + 0.2 * std.math.pow(f32, size / 100, 0.35);
 }
 
-/// Where fewer neighbors are asked for, the walk still goes by this one: a nearest alone says little of how far others are.
+/// A request for fewer neighbors still ends by this one: a nearest alone says little of the distance of others.
 pub const stop_k_least = 10;
 
 /// So many of a list are followed however far they are: estimates of the nearest err, above all where these are copies.
@@ -151,12 +151,12 @@ pub fn list_size_filtered(parameters: *const Parameters) u32 {
     return @intFromFloat(std.math.clamp(wanted, 1, list_size_max));
 }
 
-pub const list_size_default = 100;
-pub const beam_width_default = 4;
+const list_size_default = 100;
+const beam_width_default = 4;
 
 /// The list size for a wanted recall@10 where the build measured none: what a million SIFT descriptors need at 20 %
 /// memory, with some to spare. A wish rather than a promise.
-pub fn list_size_for(recall: f32) u32 {
+fn list_size_for(recall: f32) u32 {
     const steps = [_]struct { recall: f32, list_size: u32 }{
         .{ .recall = 0.80, .list_size = 24 },
         .{ .recall = 0.85, .list_size = 40 },

@@ -8,10 +8,13 @@
 const std = @import("std");
 const base = @import("base");
 const index = @import("index");
-const exact = @import("quant").exact;
+const quant = @import("quant");
+const exact = quant.exact;
+const calibration = @import("calibration.zig");
 const parameters_file = @import("parameters.zig");
-const state = @import("search_state.zig");
-const Search = state.Search;
+const filter_room = @import("filter");
+const lists = @import("list.zig");
+const Round = @import("pages.zig").Round;
 
 /// Estimates kept beyond the k nearest. Where more of them than this lie within their error of the k-th (many copies of one
 /// vector), those behind are given up.
@@ -38,7 +41,7 @@ const Neighbor = struct {
     distance: f64 = 0,
 };
 
-/// What `Rescoring` and `Every` point at.
+/// Memory that `Rescoring` and `Every` point at.
 pub const Room = struct {
     neighbors: []Neighbor,
     uppers: []f64,
@@ -56,25 +59,23 @@ pub const Room = struct {
     }
 };
 
-/// What may be among the k nearest.
+/// Candidates for the k nearest.
 pub const Neighbors = struct {
     items: []Neighbor,
     len: u32 = 0,
     /// The query's squared length.
     query2: f64,
 
-    /// Puts the query as it was given in place of what was made of it for codes.
-    pub fn init(search: *Search) Neighbors {
-        index.space.convert(search.request.dtype, search.request.vector, search.row);
-        return .{ .items = search.room.rescoring.neighbors, .query2 = exact.sum_squares(search.row) };
+    pub fn init(room: *const Room, query2: f64) Neighbors {
+        return .{ .items = room.neighbors, .query2 = query2 };
     }
 
-    pub fn slice(self: *const Neighbors) []Neighbor {
+    fn slice(self: *const Neighbors) []Neighbor {
         return self.items[0..self.len];
     }
 
     /// A vertex with its distance, among the k nearest in order if it is one of them.
-    pub fn take(self: *Neighbors, k: u32, vertex: u32, distance: f64) void {
+    fn take(self: *Neighbors, k: u32, vertex: u32, distance: f64) void {
         const one: Neighbor = .{ .vertex = vertex, .exact = true, .lower = distance, .upper = distance, .distance = distance };
         if (self.len == k) {
             if (!nearer({}, one, self.items[k - 1])) return;
@@ -84,8 +85,8 @@ pub const Neighbors = struct {
         self.items[place] = one;
     }
 
-    /// The nearest of those whose distance is known take the place of the estimates, and the search is done.
-    pub fn finish(self: *const Neighbors, search: *Search) state.Want {
+    /// The k nearest of those whose distance is known take the place of the estimates.
+    pub fn finish(self: *const Neighbors, k: u32, results: *lists.Results) void {
         const all = self.slice();
         var count: u32 = 0;
         for (all) |one| {
@@ -94,12 +95,9 @@ pub const Neighbors = struct {
             count += 1;
         }
         std.mem.sortUnstable(Neighbor, all[0..count], {}, nearer);
-        const results = &search.results;
-        results.len = @min(count, search.parameters.k);
+        results.len = @min(count, k);
         for (all[0..results.len], results.items[0..results.len]) |one, *result|
             result.* = .{ .distance = @floatCast(one.distance), .vertex = one.vertex };
-        search.change(.{ .done = .exact });
-        return .done;
     }
 };
 
@@ -107,7 +105,121 @@ pub const Rescoring = struct {
     neighbors: Neighbors,
     /// Room to look for the k-th upper bound.
     uppers: []f64,
+
+    /// `neighbors` are empty.
+    pub fn init(room: *const Room, neighbors: Neighbors, query: *const quant.Query, reader: *const index.Reader, estimated: []const lists.Found) Rescoring {
+        var self: Rescoring = .{ .neighbors = neighbors, .uppers = room.uppers };
+        for (estimated, self.neighbors.items[0..estimated.len]) |found, *one| one.* = bounds_of(query, reader, found.vertex, found.distance);
+        self.neighbors.len = @intCast(estimated.len);
+        return self;
+    }
+
+    /// Wants the next pages of vectors.bin. `told_upper` is the k-th upper bound that all parts know.
+    pub fn choose(self: *const Rescoring, reader: *const index.Reader, k: u32, told_upper: f64, burst_max: u32, round: *Round) void {
+        const geometry = reader.vectors.?.geometry;
+        const reach = @min(self.kth_upper(k), told_upper);
+        for (self.neighbors.slice()) |one| {
+            if (one.exact or one.lower > reach) continue;
+            const page = geometry.page_of(one.vertex);
+            if (round.contains(page)) continue;
+            if (round.count == burst_max) break;
+            round.add(page);
+        }
+    }
+
+    fn kth_upper(self: *const Rescoring, k: u32) f64 {
+        if (self.neighbors.len < k) return std.math.inf(f64);
+        return self.sorted_uppers()[k - 1];
+    }
+
+    /// Upper bounds in order; good until the next call.
+    pub fn sorted_uppers(self: *const Rescoring) []const f64 {
+        const neighbors = self.neighbors.slice();
+        const sorted = self.uppers[0..neighbors.len];
+        for (sorted, neighbors) |*upper, one| upper.* = one.upper;
+        std.mem.sortUnstable(f64, sorted, {}, std.sort.asc(f64));
+        return sorted;
+    }
+
+    /// A page that was wanted has arrived and is whole: every neighbor on it is scored.
+    pub fn on_page(self: *Rescoring, reader: *const index.Reader, row: []const f32, page_number: u32, page: []const u8) void {
+        const neighbors = &self.neighbors;
+        const geometry = reader.vectors.?.geometry;
+        for (neighbors.slice()) |*one| {
+            if (one.exact or geometry.page_of(one.vertex) != page_number) continue;
+            one.exact = true;
+            one.distance = exact.distance(reader.metric, reader.dtype, row, neighbors.query2, geometry.row(page, one.vertex));
+            one.lower = one.distance * index.space.compared_scale(reader.metric);
+            one.upper = one.lower;
+        }
+    }
 };
+
+/// A recall of 1: the stored vector of every row that may be an answer is scored, page by page.
+///
+/// The error of a code is known as a deviation. The bound that always holds (Cauchy and Schwarz) is some eleven deviations
+/// wide, and nearly all rows are within it; so only the vectors themselves prove an answer. Pages on which nothing passes
+/// the filter are not read.
+pub const Every = struct {
+    /// The k nearest of what was scored, in order.
+    neighbors: Neighbors,
+    next_page: u32 = 0,
+
+    /// Wants the next pages of vectors.bin.
+    pub fn choose(self: *Every, reader: *const index.Reader, filter: ?*const filter_room.Filter, burst_max: u32, round: *Round) void {
+        const page_count = reader.vectors.?.geometry.page_count(reader.n());
+        while (round.count < burst_max and self.next_page < page_count) : (self.next_page += 1) {
+            const rows = rows_of(reader, self.next_page);
+            if (filter) |one| if (!any_passes(one, rows.first, rows.end)) continue;
+            round.add(self.next_page);
+        }
+    }
+
+    /// A page that was wanted has arrived and is whole. Returns how many of its rows were scored.
+    pub fn on_page(self: *Every, reader: *const index.Reader, row: []const f32, filter: ?*const filter_room.Filter, excluded: u32, k: u32, page_number: u32, page: []const u8) u32 {
+        const neighbors = &self.neighbors;
+        const geometry = reader.vectors.?.geometry;
+        const rows = rows_of(reader, page_number);
+        var scored: u32 = 0;
+        for (rows.first..rows.end) |number| {
+            const vertex: u32 = @intCast(number);
+            if (vertex == excluded) continue;
+            if (filter) |one| if (!one.passes(vertex)) continue;
+            const distance = exact.distance(reader.metric, reader.dtype, row, neighbors.query2, geometry.row(page, vertex));
+            scored += 1;
+            neighbors.take(k, vertex, distance);
+        }
+        return scored;
+    }
+};
+
+const Rows = struct { first: u32, end: u32 };
+
+fn rows_of(reader: *const index.Reader, page: u32) Rows {
+    const rows_per_page = reader.vectors.?.geometry.rows_per_page;
+    const first = page * rows_per_page;
+    return .{ .first = first, .end = @intCast(@min(@as(u64, first) + rows_per_page, reader.n())) };
+}
+
+/// Whether a filter lets any of these vertices through.
+pub fn any_passes(filter: *const filter_room.Filter, first: u32, end: u32) bool {
+    var at = first;
+    while (at < end) {
+        const word = filter.matching_word(at / 64) >> @intCast(at % 64);
+        const width = @min(64 - at % 64, end - at);
+        if (word << @intCast(64 - width) != 0) return true;
+        at += width;
+    }
+    return false;
+}
+
+/// The cost of looking at every stored vector, without a filter.
+pub fn expected_of_every(reader: *const index.Reader, parameters: *const parameters_file.Parameters) ?calibration.Expected {
+    const vectors = reader.vectors orelse return null;
+    const pages: f32 = @floatFromInt(vectors.geometry.page_count(reader.n()));
+    const burst: f32 = @floatFromInt(parameters.burst_max);
+    return .{ .recall = 1, .reads = pages, .rounds = @ceil(pages / burst), .scored = @floatFromInt(reader.n()) };
+}
 
 /// Equal distances by lower vertex.
 fn nearer(_: void, a: Neighbor, b: Neighbor) bool {
@@ -118,78 +230,11 @@ fn order(a: Neighbor, b: Neighbor) std.math.Order {
     return if (nearer({}, a, b)) .lt else .gt;
 }
 
-/// Codes have said what they can; nothing of pages.bin is looked at any more.
-pub fn begin(search: *Search) void {
-    const results = search.results.slice();
-    var neighbors: Neighbors = .init(search);
-    for (results, neighbors.items[0..results.len]) |found, *one| one.* = bounds_of(search, found.vertex, found.distance);
-    neighbors.len = @intCast(results.len);
-    search.change(.{ .rescore = .{ .neighbors = neighbors, .uppers = search.room.rescoring.uppers } });
-}
-
-/// Wants the next pages of vectors.bin, or ends the search.
-pub fn step(search: *Search) state.Want {
-    choose(search);
-    if (search.round.count == 0) return search.state.rescore.neighbors.finish(search);
-    search.cost.rounds += 1;
-    return .pages;
-}
-
-fn choose(search: *Search) void {
-    const self = &search.state.rescore;
-    const round = &search.round;
-    const geometry = search.shared.reader.vectors.?.geometry;
-    const reach = @min(kth_upper(self, search.parameters.k), search.told_upper);
-    for (self.neighbors.slice()) |one| {
-        if (one.exact or one.lower > reach) continue;
-        const page = geometry.page_of(one.vertex);
-        if (round.contains(page)) continue;
-        if (round.count == search.parameters.burst_max) break;
-        round.add(page);
-    }
-}
-
-fn kth_upper(self: *const Rescoring, k: u32) f64 {
-    if (self.neighbors.len < k) return std.math.inf(f64);
-    return sorted_uppers(self)[k - 1];
-}
-
-fn sorted_uppers(self: *const Rescoring) []const f64 {
-    const neighbors = self.neighbors.slice();
-    const sorted = self.uppers[0..neighbors.len];
-    for (sorted, neighbors) |*upper, one| upper.* = one.upper;
-    std.mem.sortUnstable(f64, sorted, {}, std.sort.asc(f64));
-    return sorted;
-}
-
-/// Upper bounds of what a search may answer, in order; good until its next step.
-pub fn uppers(search: *const Search) []const f64 {
-    return switch (search.state) {
-        .rescore => |*self| sorted_uppers(self),
-        else => &.{},
-    };
-}
-
-/// A page that was wanted has arrived and is whole: every neighbor on it is scored.
-pub fn on_page(search: *Search, page_number: u32, page: []const u8) void {
-    const neighbors = &search.state.rescore.neighbors;
-    const reader = search.shared.reader;
-    const geometry = reader.vectors.?.geometry;
-    for (neighbors.slice()) |*one| {
-        if (one.exact or geometry.page_of(one.vertex) != page_number) continue;
-        one.exact = true;
-        one.distance = exact.distance(reader.metric, reader.dtype, search.row, neighbors.query2, geometry.row(page, one.vertex));
-        one.lower = one.distance * index.space.compared_scale(reader.metric);
-        one.upper = one.lower;
-    }
-}
-
 /// Between which distances a vertex lies whose full code says `estimate`.
-fn bounds_of(search: *const Search, vertex: u32, estimate: f32) Neighbor {
-    const query = &search.query;
-    const codes = &search.shared.reader.codes;
-    // Where memory has no codes: as if it were the longest, at the center that takes most.
-    const of_pages = if (search.shared.reader.page_codes) |*found| found else null;
+fn bounds_of(query: *const quant.Query, reader: *const index.Reader, vertex: u32, estimate: f32) Neighbor {
+    const codes = &reader.codes;
+    // Without codes in memory: as if it were the longest, at the center with the largest term.
+    const of_pages = if (reader.page_codes) |*found| found else null;
     const norm2 = if (of_pages) |found| found.f_upper_max * found.f_upper_max * codes.norm2_per_f2 else codes.norm2_of(vertex);
     const norm: f64 = @sqrt(norm2);
     const query_norm: f64 = @sqrt(query.norm2);
