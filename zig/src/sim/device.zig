@@ -1,16 +1,115 @@
 //! A device whose time, order and faults come from a seed: the same calls as the real ones (io/device.zig), the real
-//! bytes of a file or of memory, and none of the real world's chance. faults.zig lists what can go wrong.
+//! bytes of a file or of memory, and none of the real world's chance. The table below lists the faults.
 //!
 //! Time is virtual: each attempt is due some microseconds after it began, `poll(.one)` moves the clock to the first that
 //! is due, `poll(.none)` by a little. Until a read ends its buffer holds poison, so whoever looks early sees nonsense.
 const std = @import("std");
 const base = @import("base");
 const io = @import("io");
-const faults = @import("faults.zig");
-const Fault = faults.Fault;
 const assert = std.debug.assert;
 const linux = std.os.linux;
 const E = linux.E;
+
+// ---- faults ----
+//
+// Faults of a simulated device, drawn from a seed.
+//
+// A set of faults is a 32-bit mask (`velo_open_options.simulated_faults`):
+//
+//     bit  mask         name         what happens                                                       the caller sees
+//     0    0x00000001   late         some reads take 10 to 100 times as long                            nothing but time
+//     1    0x00000002   reordered    reads end in another order than they were submitted                another order
+//     2    0x00000004   short        some attempts bring only their first part                          nothing: continued
+//     3    0x00000008   eio_once     some reads fail with EIO; the same read again succeeds             `.io`, EIO
+//     4    0x00000010   eio_forever  some pages always fail with EIO                                    `.io`, EIO
+//     5    0x00000020   again        some attempts are refused with EAGAIN or EINTR, up to three times  nothing: repeated
+//     6    0x00000040   bit_flip     in some pages one bit is wrong, always the same one                `.ok`, wrong bytes
+//     7    0x00000080   wrong_page   some reads bring another page's bytes; the same read again is fine `.ok`, wrong bytes
+//     31   0x80000000   swarm        the seed turns a third of the faults above off and scales the
+//                                    rates of the others from an eighth to eightfold
+//
+// Which pages are bad for good (4, 6) depends on seed and page alone, so that devices with one seed agree. Which reads
+// meet the passing faults depends on the device's own sequence.
+
+pub const Fault = enum(u5) {
+    late = 0,
+    reordered = 1,
+    short = 2,
+    eio_once = 3,
+    eio_forever = 4,
+    again = 5,
+    bit_flip = 6,
+    wrong_page = 7,
+
+    pub fn mask(fault: Fault) u32 {
+        return @as(u32, 1) << @intFromEnum(fault);
+    }
+};
+
+pub const fault_count = std.enums.values(Fault).len;
+pub const all: u32 = (1 << fault_count) - 1;
+pub const swarm: u32 = 1 << 31;
+
+/// Faults are bound to pieces of this size, whatever the sizes of the reads.
+pub const page_size = 4096;
+
+/// Chances out of `rate_one`, without swarm.
+const rate_one = 1024;
+const rates_default = std.enums.directEnumArray(Fault, u32, 0, .{
+    .late = 64,
+    .reordered = rate_one,
+    .short = 96,
+    .eio_once = 48,
+    .eio_forever = 16,
+    .again = 96,
+    .bit_flip = 16,
+    .wrong_page = 48,
+});
+
+pub const Plan = struct {
+    seed: u64,
+    /// 0 where a fault is off.
+    rates: [fault_count]u32 = @splat(0),
+
+    pub fn init(seed: u64, set: u32) Plan {
+        var plan: Plan = .{ .seed = seed };
+        var prng = base.Prng.init(seed ^ 0x5a17_fa17);
+        for (std.enums.values(Fault)) |fault| {
+            // Drawn for every fault, so that adding one to the set does not change the others.
+            const off = prng.below(3) == 0;
+            const scale = prng.below(7);
+            if (set & fault.mask() == 0) continue;
+            var rate = rates_default[@intFromEnum(fault)];
+            if (set & swarm != 0) {
+                if (off) continue;
+                rate = @max(1, rate * (@as(u32, 1) << @intCast(scale)) / 8);
+            }
+            // No fault hits more than half of all reads, or a run would see nothing else.
+            plan.rates[@intFromEnum(fault)] = if (fault == .reordered) rate_one else @min(rate, rate_one / 2);
+        }
+        return plan;
+    }
+
+    pub fn on(plan: *const Plan, fault: Fault) bool {
+        return plan.rates[@intFromEnum(fault)] > 0;
+    }
+
+    /// Whether a passing fault happens now.
+    pub fn strikes(plan: *const Plan, fault: Fault, prng: *base.Prng) bool {
+        if (!plan.on(fault)) return false;
+        return prng.below(rate_one) < plan.rates[@intFromEnum(fault)];
+    }
+
+    /// Whether a lasting fault sits in this page; then a number that is always the same for it.
+    pub fn sits_in(plan: *const Plan, fault: Fault, page: u64) ?u64 {
+        if (!plan.on(fault)) return null;
+        var mix = std.Random.SplitMix64.init(plan.seed +% page *% 0x9e3779b97f4a7c15 +% (@as(u64, @intFromEnum(fault)) << 56));
+        if (mix.next() % rate_one >= plan.rates[@intFromEnum(fault)]) return null;
+        return mix.next();
+    }
+};
+
+// ---- device ----
 
 const poison: u8 = 0xaa;
 /// One poll that does not wait.
@@ -44,7 +143,7 @@ pub const SimulatedDevice = struct {
     pub const kind: io.Kind = .simulated;
 
     sources: [io.file_count]Source,
-    plan: faults.Plan,
+    plan: Plan,
     prng: base.Prng,
     queue_depth: u32,
     queue: io.Queue = .{},
@@ -56,7 +155,7 @@ pub const SimulatedDevice = struct {
     spared: [spared_count]u64 = @splat(std.math.maxInt(u64)),
     spared_next: u32 = 0,
     /// How often each fault struck.
-    injected: [faults.fault_count]u64 = @splat(0),
+    injected: [fault_count]u64 = @splat(0),
 
     pub fn init(allocator: std.mem.Allocator, options: io.Options) io.InitError!SimulatedDevice {
         const second: Source = if (options.second_file) |file| .{ .file = file } else .none;
@@ -145,10 +244,10 @@ pub const SimulatedDevice = struct {
         device.sequence += 1;
     }
 
-    /// What the system would return: a byte count, or a negative errno.
+    /// The return value of the system: a byte count, or a negative errno.
     fn attempt(device: *SimulatedDevice, read: *io.Read) i32 {
-        const first_page = read.attempt_offset() / faults.page_size;
-        const last_page = (read.offset + read.length - 1) / faults.page_size;
+        const first_page = read.attempt_offset() / page_size;
+        const last_page = (read.offset + read.length - 1) / page_size;
         for (first_page..last_page + 1) |page| {
             if (device.plan.sits_in(.eio_forever, place_of(read.file, page)) == null) continue;
             device.tally(.eio_forever);
@@ -170,7 +269,7 @@ pub const SimulatedDevice = struct {
             length = @intCast(1 + device.prng.below(length));
             // Mostly whole sectors, as from a drive; sometimes any number, as from a file system in user space.
             if (device.prng.below(4) > 0 and length > io.sector_size) length -= length % io.sector_size;
-            // What an earlier attempt brought stays.
+            // Bytes of an earlier attempt stay.
             const known = read.bytes -| read.attempt_start;
             if (known < buffer.len) @memset(buffer[@max(length, known)..], poison);
         }
@@ -212,9 +311,9 @@ pub const SimulatedDevice = struct {
 
     fn flip_bits(device: *SimulatedDevice, file: u1, offset: u64, bytes: []u8) void {
         if (!device.plan.on(.bit_flip)) return;
-        for (offset / faults.page_size..(offset + bytes.len - 1) / faults.page_size + 1) |page| {
+        for (offset / page_size..(offset + bytes.len - 1) / page_size + 1) |page| {
             const number = device.plan.sits_in(.bit_flip, place_of(file, page)) orelse continue;
-            const at = page * faults.page_size + number % faults.page_size;
+            const at = page * page_size + number % page_size;
             if (at < offset or at >= offset + bytes.len) continue;
             bytes[at - offset] ^= @as(u8, 1) << @intCast(number >> 61);
             device.tally(.bit_flip);
@@ -257,4 +356,35 @@ fn negative(e: E) i32 {
 
 comptime {
     io.check_device(SimulatedDevice);
+}
+
+test "the rates follow the set, and swarm follows the seed" {
+    const none = Plan.init(1, 0);
+    const one = Plan.init(1, Fault.short.mask());
+    for (std.enums.values(Fault)) |fault| {
+        try std.testing.expect(!none.on(fault));
+        try std.testing.expectEqual(fault == .short, one.on(fault));
+    }
+    var off_counts: [fault_count]u32 = @splat(0);
+    for (0..300) |seed| {
+        const plan = Plan.init(seed, all | swarm);
+        for (std.enums.values(Fault)) |fault| off_counts[@intFromEnum(fault)] += @intFromBool(!plan.on(fault));
+    }
+    for (off_counts) |count| {
+        try std.testing.expect(count > 50);
+        try std.testing.expect(count < 150);
+    }
+}
+
+test "lasting faults sit in the promised share of pages" {
+    const plan = Plan.init(5, Fault.bit_flip.mask());
+    var count: u32 = 0;
+    for (0..100_000) |page| {
+        const number = plan.sits_in(.bit_flip, page) orelse continue;
+        try std.testing.expectEqual(number, plan.sits_in(.bit_flip, page).?);
+        count += 1;
+    }
+    const expected = 100_000 * 16 / 1024;
+    try std.testing.expect(count > expected * 8 / 10);
+    try std.testing.expect(count < expected * 12 / 10);
 }

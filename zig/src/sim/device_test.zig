@@ -1,8 +1,8 @@
-//! The simulated device is a device like the others without faults, and with them does what faults.zig says.
+//! The simulated device is a device like the others without faults, and with them does what its table says.
 const std = @import("std");
 const base = @import("base");
 const io = @import("io");
-const faults = @import("faults.zig");
+const faults = @import("device.zig");
 const Fault = faults.Fault;
 const SimulatedDevice = @import("device.zig").SimulatedDevice;
 const testing = std.testing;

@@ -13,7 +13,7 @@ const rows = 96;
 
 /// The dead set.
 const State = [(rows + 63) / 64]u64;
-const Model = @import("model.zig").Model(State);
+const Model = @import("worlds.zig").Model(State);
 
 fn checked(model: *const Model, live: *Live) !State {
     const state = try dead_of(model.allocator, live);
@@ -92,7 +92,7 @@ const Run = struct {
         attached(&live, &diagnostic) catch |err| return self.may_fail(err);
         try self.check_columns(&live);
         self.columns = if (live.schema) |text| text.len else 0;
-        // What was found is on the device now, whatever it was before.
+        // The state that was found is on the device now, whatever it was before.
         const found = try checked(&self.model, &live);
         try self.model.settle(live.sequence, found);
         self.model.durable = live.sequence;
@@ -121,7 +121,7 @@ const Run = struct {
                     } else |err| return self.may_fail(err);
                 },
                 5 => try self.add_columns(&live, &diagnostic),
-                // What a call begins with that makes a part of its rows: the folder is live, and nothing else is changed.
+                // The begin of a call that makes a part of its rows: the folder is live, and nothing else is changed.
                 6 => if (live.reserve(.{ .count = 1, .kind = .numbers, .ids = .{ .numbers = &.{1 << 40} }, .vectors = "" }, &diagnostic)) |_| {
                     self.wrote = true;
                 } else |err| try self.may_fail(err),
@@ -235,20 +235,8 @@ const Run = struct {
     }
 };
 
-/// Finds leaks as the testing allocator does, but takes no stack trace at each of millions of allocations.
-const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
-
-fn run(seed: u64, crash_at: ?u64) !u64 {
-    var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
-    const changes = try run_with(leaks.allocator(), seed, crash_at);
-    if (leaks.deinit() != .ok) {
-        std.debug.print("seed {d}: leak\n", .{seed});
-        return error.Leak;
-    }
-    return changes;
-}
-
-fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
+/// Returns how many changes were made.
+fn run(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) anyerror!u64 {
     var prng = base.Prng.init(seed);
     var one: Run = .{
         .allocator = allocator,
@@ -267,12 +255,12 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
 }
 
 test "thousands of worlds, each with crashes, full disks and failed syncs of its own" {
-    for (0..worlds.count(12_000, 20, "VELO_LIVE_RUNS")) |turn| _ = try run(worlds.first_seed() + turn, null);
+    for (0..worlds.count(12_000, 20, "VELO_LIVE_RUNS")) |turn| _ = try worlds.run(run, worlds.first_seed() + turn, null);
 }
 
 test "a crash at every change of some worlds" {
     for (0..worlds.crash_count(12)) |turn| {
-        for (0..250) |at| _ = try run(worlds.first_seed() + turn, at);
+        for (0..250) |at| _ = try worlds.run(run, worlds.first_seed() + turn, at);
     }
 }
 

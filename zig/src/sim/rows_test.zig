@@ -14,7 +14,7 @@ const call_max = 5;
 /// The value of each id's row; 0: it has none.
 const State = [id_count]u16;
 
-const Model = @import("model.zig").Model(State);
+const Model = @import("worlds.zig").Model(State);
 
 const PartRow = extern struct { id: i64, value: u64 };
 
@@ -60,7 +60,7 @@ const Opened = struct {
         return ids;
     }
 
-    /// What a search over everything would find.
+    /// The rows that a search over everything would find.
     fn state(self: *Opened) !State {
         const view = try self.live.take_view();
         defer view.release();
@@ -115,7 +115,7 @@ const Run = struct {
     prng: base.Prng,
     model: Model,
     next_value: u16 = 1,
-    /// Who may be looked at while it waits for a sync.
+    /// The writer to look at while it waits for a sync.
     writer: ?*Opened = null,
     looks: u64 = 0,
     /// How the writer failed meanwhile.
@@ -234,7 +234,7 @@ const Run = struct {
         const live = &writer.live;
         self.writer = &writer;
         defer self.writer = null;
-        // What was found is on the device now, whatever it was before.
+        // The state that was found is on the device now, whatever it was before.
         try self.model.settle(live.sequence, try self.check(&writer));
         self.model.durable = live.sequence;
         var reader: ?Opened = null;
@@ -673,21 +673,8 @@ const Run = struct {
     }
 };
 
-/// Finds leaks as the testing allocator does, but takes no stack trace at each of millions of allocations.
-const Allocator = std.heap.DebugAllocator(.{ .stack_trace_frames = 0 });
-
-/// How many looks were taken while a sync was under way.
-fn run(seed: u64, crash_at: ?u64) !u64 {
-    var leaks: Allocator = .{ .backing_allocator = std.heap.c_allocator };
-    const looks = try run_with(leaks.allocator(), seed, crash_at);
-    if (leaks.deinit() != .ok) {
-        std.debug.print("seed {d}: leak\n", .{seed});
-        return error.Leak;
-    }
-    return looks;
-}
-
-fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
+/// Returns how many looks were taken while a sync was under way.
+fn run(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) anyerror!u64 {
     var prng = base.Prng.init(seed);
     var one: Run = .{
         .allocator = allocator,
@@ -709,12 +696,12 @@ fn run_with(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) !u64 {
 test "thousands of worlds in which rows come, go and are folded" {
     const count = worlds.count(10_000, 20, "VELO_LIVE_RUNS");
     var looks: u64 = 0;
-    for (0..count) |turn| looks += try run(worlds.first_seed() + turn, null);
+    for (0..count) |turn| looks += try worlds.run(run, worlds.first_seed() + turn, null);
     try std.testing.expect(looks > count);
 }
 
 test "a crash at every change of some of these worlds" {
     for (0..worlds.crash_count(10)) |turn| {
-        for (0..300) |at| _ = try run(worlds.first_seed() + turn, at);
+        for (0..300) |at| _ = try worlds.run(run, worlds.first_seed() + turn, at);
     }
 }

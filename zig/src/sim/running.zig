@@ -17,7 +17,7 @@ pub const Running = struct {
         return .{ .engine = engine, .part = try engine.attach(shared, .{ null, null }) };
     }
 
-    /// What is under way ends.
+    /// Calls under way end.
     pub fn deinit(self: *const Running) void {
         self.part.closing.store(true, .seq_cst);
         self.engine.detach(self.part);

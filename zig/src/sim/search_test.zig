@@ -4,7 +4,7 @@ const base = @import("base");
 const index = @import("index");
 const search = @import("search");
 const cache_room = @import("cache");
-const faults = @import("faults.zig");
+const faults = @import("device.zig");
 const running_file = @import("running.zig");
 const Call = running_file.Call;
 const Running = running_file.Running;
@@ -366,7 +366,7 @@ test "exact distances are those of float64, in their order, in every plan" {
             const distances = answers.distances[query * k ..][0..k];
             for (found, distances) |vertex, distance| try testing.expectEqual(world.distance(query / setting.repeats, @intCast(vertex)), distance);
             try testing.expect(std.sort.isSorted(f32, distances, {}, std.sort.asc(f32)));
-            // What vectors cost is counted.
+            // Reads of vectors are counted.
             try testing.expect(answers.reads[query] + answers.shared_reads[query] > 0);
         }
         try testing.expect(total_of(&answers.reads) > total_of(&estimated.reads));

@@ -2,7 +2,7 @@
 pub const SimulatedDevice = @import("device.zig").SimulatedDevice;
 /// The name by which capi chooses it.
 pub const Device = SimulatedDevice;
-pub const faults = @import("faults.zig");
+pub const faults = @import("device.zig");
 pub const Fault = faults.Fault;
 pub const SimulatedStore = @import("store.zig").SimulatedStore;
 

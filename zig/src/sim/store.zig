@@ -21,7 +21,7 @@ pub const SimulatedStore = struct {
     const Node = struct {
         is_folder: bool = false,
         holds: u32 = 0,
-        /// What a crash leaves for certain.
+        /// Content that a crash keeps for certain.
         durable: std.ArrayList(u8) = .empty,
         current: std.ArrayList(u8) = .empty,
         unsynced: std.ArrayList(Change) = .empty,
@@ -116,7 +116,7 @@ pub const SimulatedStore = struct {
         }
         for (self.unsynced_names.items) |one| if (self.prng.float() < share) try self.apply_name(&self.durable_names, one);
         self.unsynced_names.clearRetainingCapacity();
-        // What lies in a folder without a name is gone.
+        // Files in a folder without a name are gone.
         var i: usize = 0;
         while (i < self.durable_names.count()) {
             const folder = folder_of(self.durable_names.keys()[i]);
