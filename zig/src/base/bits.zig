@@ -71,7 +71,7 @@ pub const BitReader = struct {
         return (word >> shift) & mask(width);
     }
 
-    pub inline fn consume(self: *BitReader, width: usize) void {
+    inline fn consume(self: *BitReader, width: usize) void {
         self.bit += width;
     }
 
@@ -82,7 +82,7 @@ pub const BitReader = struct {
     }
 
     /// More bits were consumed than there are.
-    pub fn overrun(self: *const BitReader) bool {
+    fn overrun(self: *const BitReader) bool {
         return self.bit > self.bytes.len * 8;
     }
 

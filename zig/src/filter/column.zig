@@ -354,7 +354,7 @@ pub const ColumnPostings = struct {
         return .init(self.n, self.starts[value + 1] - self.starts[value], self.words[from..to]);
     }
 
-    pub inline fn row_in_order(self: *const ColumnPostings, place: u32) u32 {
+    inline fn row_in_order(self: *const ColumnPostings, place: u32) u32 {
         const row = posting_room.get(self.words.ptr, @as(usize, place) * self.width, self.width);
         return @intCast(@min(row, self.n - 1));
     }

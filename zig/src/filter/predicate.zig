@@ -198,7 +198,7 @@ pub const Filter = struct {
 
     /// The rough cost of `resolve` in nanoseconds; 0 where it is done. A check of an unresolved filter takes some
     /// ten nanoseconds, of a resolved one about one: whoever will ask often resolves first where this is little.
-    pub fn resolve_cost_ns(self: *const Filter) f64 {
+    fn resolve_cost_ns(self: *const Filter) f64 {
         if (self.is_resolved()) return 0;
         if (self.within) |within| return within.inner.resolve_cost_ns() + @as(f64, @floatFromInt(words_for(self.row_count)));
         return resolving.cost_ns(self.root, self.row_count);

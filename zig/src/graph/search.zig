@@ -37,7 +37,7 @@ pub const CandidateList = struct {
     items: []Candidate,
     len: u32 = 0,
 
-    pub inline fn accepts(self: *const CandidateList, distance: f32) bool {
+    inline fn accepts(self: *const CandidateList, distance: f32) bool {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         return self.len < self.items.len or distance <= self.items[self.len - 1].distance();
     }

@@ -265,7 +265,7 @@ pub const Builder = struct {
     }
 
     /// `row` as codes are made of it.
-    pub fn to_code_space(self: *const Builder, row: []f32, rotated: []f32) void {
+    fn to_code_space(self: *const Builder, row: []f32, rotated: []f32) void {
         space.place(self.options.metric, row);
         for (row, self.mean) |*value, mean| value.* -= mean;
         self.rotation.apply(row, rotated);
@@ -820,7 +820,7 @@ const FormerCodes = struct {
 
     /// Its centers and others beside them, for the rows of `sample`; null where they are too far from these rows, so that its
     /// codes are made anew around `fresh` ones. Those were made of the sample around the mean `mean`; the rotation is the same.
-    pub fn centers_for(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
+    fn centers_for(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
         const dim = fresh.dim;
         const scratch = try self.allocator.alloc(f32, dim + mean.len + self.centers.len);
         defer self.allocator.free(scratch);

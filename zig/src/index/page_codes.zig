@@ -87,7 +87,7 @@ const Levels = struct {
         return null;
     }
 
-    pub fn with_count(self: *const Levels, count: u32) ?usize {
+    fn with_count(self: *const Levels, count: u32) ?usize {
         return std.mem.indexOfScalar(u32, self.header.counts[0..self.header.level_count], count);
     }
 

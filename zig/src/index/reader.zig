@@ -455,7 +455,7 @@ pub const Reader = struct {
         try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
     }
 
-    pub fn check_vertices(self: *const Reader, vertices: []const u32, diagnostic: *Diagnostic) Error!void {
+    fn check_vertices(self: *const Reader, vertices: []const u32, diagnostic: *Diagnostic) Error!void {
         for (vertices) |vertex| {
             if (vertex < self.n()) continue;
             diagnostic.argument = "vertices";

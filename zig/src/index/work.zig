@@ -230,7 +230,7 @@ pub const PointsFile = struct {
         return self.held;
     }
 
-    pub fn row_bytes_of_dim(dim: u32) usize {
+    fn row_bytes_of_dim(dim: u32) usize {
         return dim + @sizeOf(Factors);
     }
 

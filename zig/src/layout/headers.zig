@@ -103,7 +103,7 @@ pub const PageCodes = extern struct {
     zeros: [7]u32 = @splat(0),
 
     pub const magic_expected = "VELOPGCO";
-    pub const levels_max = 4;
+    const levels_max = 4;
 
     /// Offsets of the three arrays of a level, and of its end.
     pub const Level = struct { codes: u64, factors: u64, center_ids: u64, end: u64 };

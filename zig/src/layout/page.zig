@@ -182,7 +182,7 @@ pub const Composer = struct {
     }
 
     /// Data of codes.bin for a record.
-    pub const Upper = struct { code: []const u8, factors: u32, center: u8 };
+    const Upper = struct { code: []const u8, factors: u32, center: u8 };
 
     /// `upper` enters pages that hold whole codes.
     pub fn add(self: *Composer, upper: Upper, lower: []const u8, offset: f32, ratio: u16, color: u8, list: []const u8) void {

@@ -313,7 +313,7 @@ pub fn Live(comptime Store: type) type {
             self.metric = "";
         }
 
-        pub fn forget_parts(self: *Self) void {
+        fn forget_parts(self: *Self) void {
             for (self.parts.items) |*part| part.deinit(self);
             self.parts.clearRetainingCapacity();
         }
@@ -322,12 +322,12 @@ pub fn Live(comptime Store: type) type {
             return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
         }
 
-        pub fn add_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
+        fn add_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
             try self.parts.ensureUnusedCapacity(self.allocator, 1);
             self.parts.appendAssumeCapacity(try self.new_part(path, uuid, n, file));
         }
 
-        pub fn new_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!Part {
+        fn new_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!Part {
             const allocator = self.allocator;
             var dead = try BitSet.init(allocator, @intCast(n));
             errdefer dead.deinit(allocator);
@@ -342,7 +342,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Sets the columns; nothing changes if they are the same.
-        pub fn take_schema(self: *Self, text: []const u8) error{OutOfMemory}!void {
+        fn take_schema(self: *Self, text: []const u8) error{OutOfMemory}!void {
             if (self.schema) |before| if (std.mem.eql(u8, before, text)) return;
             const copy = try self.allocator.dupe(u8, text);
             if (self.schema) |before| self.allocator.free(before);
@@ -402,7 +402,7 @@ pub fn Live(comptime Store: type) type {
             return .{ place.record.rows.ids, place.at };
         }
 
-        pub fn open_finder(self: *Self, part: *Part, diagnostic: *Diagnostic) Error!void {
+        fn open_finder(self: *Self, part: *Part, diagnostic: *Diagnostic) Error!void {
             if (!self.is_live) { // not written yet: the first write does so
                 const bytes = try find.encode(self.allocator, part.ids.?);
                 part.finder_owned = bytes;
@@ -606,7 +606,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Tombstones and the whole log, with the lock held, into a new delta. A caller that fails puts back what it wants to keep.
-        pub fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!log_file.End {
+        fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!log_file.End {
             const delta = try delta_room.Delta.create(self.allocator);
             self.delta.release();
             self.delta = delta;
@@ -630,7 +630,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The log, from its start or from where it was left.
-        pub fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!log_file.End {
+        fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!log_file.End {
             const name = self.log_name.?;
             const first = if (from_start) 0 else self.position.offset;
             const bytes = try diagnostics.read_from(self.allocator, self.store, name, first, std.math.maxInt(u63), diagnostic) orelse
@@ -860,7 +860,7 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        pub fn acknowledge(self: *Self, done: Done, wrote: bool, diagnostic: *Diagnostic) Error!Done {
+        fn acknowledge(self: *Self, done: Done, wrote: bool, diagnostic: *Diagnostic) Error!Done {
             if (self.options.durability == .sync) try self.wait_until_synced(done.sequence, diagnostic);
             // Outside a checkpoint nothing is lost where one fails: the log only goes on growing for a while.
             if (wrote and self.position.offset >= self.checkpoint_at and !self.poisoned) {
@@ -885,14 +885,14 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The outcome of a call that changes nothing: it has no rows, or one of its name was done before.
-        pub fn answered(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!?Done {
+        fn answered(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!?Done {
             if (given.request.len > 0) if (self.requests.find(given.request)) |before| {
                 return try self.acknowledge(.{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row }, false, diagnostic);
             };
             return if (given.count > 0) null else try self.acknowledge(.{ .sequence = self.sequence }, false, diagnostic);
         }
 
-        pub fn check_kind_of_rows(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!void {
+        fn check_kind_of_rows(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!void {
             const kind = self.kind orelse return;
             if (kind == given.kind) return;
             diagnostic.argument = "ids";
@@ -905,7 +905,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Takes the rows whose place these take. Where one of them cannot come nothing is taken, and it is told which.
-        pub fn take_former(self: *Self, rows: *const rows_file.Rows, expected: ?Expected, gone: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
+        fn take_former(self: *Self, rows: *const rows_file.Rows, expected: ?Expected, gone: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
             const is_numbered = rows.is_numbered();
             for (0..rows.count) |i| {
                 const found = try self.find_row(rows.ids, i, diagnostic);
@@ -927,7 +927,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// With `expected` the rows take the place of those, and nothing is done where one of them is there no more: Done.outcome.
-        pub fn insert_rows(self: *Self, given: rows_file.Rows, expected: ?Expected, diagnostic: *Diagnostic) Error!Done {
+        fn insert_rows(self: *Self, given: rows_file.Rows, expected: ?Expected, diagnostic: *Diagnostic) Error!Done {
             self.mutex.lock();
             defer self.mutex.unlock();
             try self.check_writable(diagnostic);
@@ -1050,7 +1050,7 @@ pub fn Live(comptime Store: type) type {
             return name;
         }
 
-        pub fn check_writable(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn check_writable(self: *Self, diagnostic: *Diagnostic) Error!void {
             std.debug.assert(self.begun);
             if (!self.options.writable) {
                 diagnostic.say("this index was opened to read", .{});
@@ -1074,7 +1074,7 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        pub fn show_synced(self: *Self) void {
+        fn show_synced(self: *Self) void {
             self.seen.lock();
             defer self.seen.unlock();
             var count: usize = 0;
@@ -1118,7 +1118,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// One sync serves all who wait: whoever finds none under way makes it, without the lock.
-        pub fn wait_until_synced(self: *Self, sequence: u64, diagnostic: *Diagnostic) Error!void {
+        fn wait_until_synced(self: *Self, sequence: u64, diagnostic: *Diagnostic) Error!void {
             while (self.synced_sequence < sequence) {
                 if (self.poisoned) {
                     diagnostic.say("the write was not synced: open the index again to see what the device holds", .{});
@@ -1460,7 +1460,7 @@ pub fn Live(comptime Store: type) type {
         // it, fails, nobody knows which root the device has: the writer is poisoned.
 
         /// With the lock held.
-        pub fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
             while (self.syncing) self.changed.wait(&self.mutex);
             if (self.poisoned) return self.check_writable(diagnostic);
             if (self.is_live and self.log != null and self.position.offset == self.log_begin) return; // nothing to fold
@@ -1472,7 +1472,7 @@ pub fn Live(comptime Store: type) type {
 
         /// Also where the log holds nothing new; no sync is under way. `given` and `delta` are what the root is to hold. They may be
         /// others than views see: once this has returned, whoever called it shows them, and with them all that was written.
-        pub fn write_new_root(self: *Self, given: []Part, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
+        fn write_new_root(self: *Self, given: []Part, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
@@ -1614,7 +1614,7 @@ pub fn Live(comptime Store: type) type {
 
         /// A writer takes over what it finds: a torn end is put aside, the records of the log are written anew, since a device may
         /// have lost what its cache still shows, and litter goes.
-        pub fn take_over(self: *Self, end: log_file.End, diagnostic: *Diagnostic) Error!void {
+        fn take_over(self: *Self, end: log_file.End, diagnostic: *Diagnostic) Error!void {
             if (end == .torn) try self.put_aside(diagnostic);
             self.log_begin = 0;
             if (self.position.offset > log_file.header_bytes or end == .torn) {
@@ -1645,7 +1645,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Files of ours that no root names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
-        pub fn remove_litter(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn remove_litter(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
@@ -1715,7 +1715,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The first write, with the lock held: when this returns the folder is live and its log empty.
-        pub fn adopt(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn adopt(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             const part = &self.parts.items[0];
             if (part.finder == null) try self.open_finder(part, diagnostic);
@@ -1786,7 +1786,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The manifest is gone for good before anything is acknowledged; the other names may go whenever.
-        pub fn remove_old_names(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn remove_old_names(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             store.remove(manifest.file_name) catch |err| switch (@as(anyerror, err)) {
                 error.FileNotFound => {},

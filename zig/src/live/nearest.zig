@@ -101,7 +101,7 @@ pub const Question = struct {
         return self.ended(query, &asked[0], looks);
     }
 
-    pub const Answer = struct { count: u32, looks: u32 };
+    const Answer = struct { count: u32, looks: u32 };
 
     fn ended(self: *const Question, query: usize, asked: *scan.Asked, looks: u32) Answer {
         const scanned = if (asked.from == 0) self.living[self.passing_of(query)] else asked.passing.count_from(asked.from);

@@ -315,7 +315,7 @@ pub const RecordFactors = struct {
     /// The upper code is the whole one rounded to a coarser grid, so F·2^record_bits ÷ F_upper lies between 0 and 2.
     const ratio_max: f32 = 2;
 
-    pub fn ratio_of(f_whole: f32, f_upper: f32, record_bits: u8) u16 {
+    fn ratio_of(f_whole: f32, f_upper: f32, record_bits: u8) u16 {
         if (!(f_upper > 0)) return 0;
         const share = std.math.ldexp(f_whole / f_upper, record_bits) / ratio_max;
         return @intFromFloat(std.math.clamp(@round(share * std.math.maxInt(u16)), 0, std.math.maxInt(u16)));
@@ -364,7 +364,7 @@ pub const Codes = struct {
         return params.upper_bytes() * n + base.limits.code_padding;
     }
 
-    pub fn pair_of(offset: u16, f: u16) u32 {
+    fn pair_of(offset: u16, f: u16) u32 {
         return offset | @as(u32, f) << 16;
     }
 

@@ -818,7 +818,7 @@ const InFlight = struct {
     }
 
     /// The first slot, counted from `from`, that waits for this buffer.
-    pub fn next_waiting(self: *const InFlight, buffer: u32, from: u32) ?u32 {
+    fn next_waiting(self: *const InFlight, buffer: u32, from: u32) ?u32 {
         const words = self.waiting_for(buffer);
         var word = from / 64;
         if (word >= words.len) return null;

@@ -106,7 +106,7 @@ pub const Case = struct {
     }
 
     /// A vertex followed through links in memory, without the estimates it leads to.
-    pub fn follow_cost_ns(self: *const Case) f64 {
+    fn follow_cost_ns(self: *const Case) f64 {
         return follow_ns + follow_link_ns * self.links;
     }
 

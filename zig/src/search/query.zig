@@ -189,7 +189,7 @@ pub const Search = struct {
     fresh: [fresh_max]u32 = undefined,
     distances: [fresh_max]f32 = undefined,
 
-    pub const fresh_max = 512;
+    const fresh_max = 512;
     /// A part of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
     const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
@@ -286,7 +286,7 @@ pub const Search = struct {
         self.begin_graph();
     }
 
-    pub fn begin_graph(self: *Search) void {
+    fn begin_graph(self: *Search) void {
         const newcomers: Pending = .{ .items = self.room.pending };
         self.change(switch (self.shared.plan) {
             .links_in_memory => .{ .graph = .{ .pending = newcomers } },
@@ -300,7 +300,7 @@ pub const Search = struct {
     /// Ways from vertices that are much farther than the k-th nearest hardly ever lead to anything nearer than it. Not for
     /// products, which are no distances; nor where links are shared, for these lead less straight, and the longer lists that
     /// would make up for it read more pages (docs/decisions/0018).
-    pub fn stop_by_distance(self: *Search) void {
+    fn stop_by_distance(self: *Search) void {
         const parameters = &self.parameters;
         if (!parameters.stops or self.query.form != .distance or self.shared.reader.page_ways != null) return;
         const k = @min(self.list.limit, @max(parameters.k, parameters_file.stop_k_least));
@@ -338,7 +338,7 @@ pub const Search = struct {
 
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
     /// calibration knows such queries. Who names a list gets that list.
-    pub fn is_remote(self: *const Search) bool {
+    fn is_remote(self: *const Search) bool {
         return self.parameters.recall > 0 and self.lies_outside();
     }
 
@@ -474,7 +474,7 @@ pub const Search = struct {
         return .done;
     }
 
-    pub fn take_pending(self: *Search) void {
+    fn take_pending(self: *Search) void {
         const own = self.pending() orelse return;
         for (own.take()) |found| self.meet(found.vertex, found.distance);
     }
@@ -798,7 +798,7 @@ pub const Beside = struct {
 /// Every vertex may be a candidate.
 const Plain = struct {
     /// Vertices that one step adds to `fresh` beside neighbors.
-    pub const added_max = 0;
+    const added_max = 0;
 
     /// The vertex to follow next.
     pub inline fn choose(_: *Plain, search: *Search) ?u32 {
@@ -1172,7 +1172,7 @@ const Gated = struct {
     /// Of `fresh`, by place.
     passes: [Search.fresh_max]bool = undefined,
 
-    pub const added_max = block_size;
+    const added_max = block_size;
 
     /// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
     pub fn choose(self: *Gated, search: *Search) ?u32 {
