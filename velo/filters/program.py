@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from velo.errors import FilterError
-from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn, NativeType
 from velo.filters.domain import Domain, Intervals, cardinality, complement
 from velo.filters.nodes import Fixed, Held, Join, ListNull, Node, Scalar
-from velo.filters.tree import Expr
 from velo.filters.values import refuse
 
-__all__ = ["compile_program", "program_of"]
+__all__ = ["program_of"]
 
 _MAGIC: Final = b"VFLT"
 _VERSION: Final = 1
@@ -26,17 +24,6 @@ _SET_MAX: Final = 4096
 
 _RANGE, _IN_SET, _IS_NULL, _CONTAINS_ANY, _CONTAINS_ALL = range(1, 6)
 _ALWAYS, _NEVER, _ALL, _ANY, _NOT = range(6, 11)
-
-
-def compile_program(expr: Expr, columns: Mapping[str, FilterColumn]) -> bytes:
-    """The program of `expr` over `columns`.
-
-    Raises
-    ------
-    UnknownColumnError, FilterTypeError, FilterError
-        With the position in the filter.
-    """
-    return program_of(Binder(columns).bind(expr))
 
 
 def program_of(node: Node) -> bytes:
