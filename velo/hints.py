@@ -1,4 +1,4 @@
-"""Words of other libraries, and velo's for the same thing: what an error says to who guessed first."""
+"""Names that other libraries use for what velo calls otherwise; error messages suggest velo's name."""
 
 from __future__ import annotations
 
@@ -82,13 +82,16 @@ Result = TypeVar("Result")
 
 
 def metric_hint(value: object) -> str:
-    """What to say beside the names of metrics; often nothing."""
+    """The metric that a name of another library stands for, as the end of a message; often empty."""
     known = METRICS.get(value.lower().replace("-", "_").replace(" ", "_")) if isinstance(value, str) else None
     return f"; {value!r} is {known!r} here" if known else ""
 
 
 def hinted(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The same call, whose error about an unknown option names velo's word for it."""
+    """Wrap a call so that its error about an unknown option names velo's word for it.
+
+    A wrapper costs a Python frame a call, so searches and inserts go without.
+    """
 
     @functools.wraps(call)
     def with_hint(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

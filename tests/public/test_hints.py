@@ -57,27 +57,22 @@ def test_methods(index: Any, name: str, part: str) -> None:
     assert not hasattr(index, name)
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"top_k": 3}, "'top_k'; velo's word is k$"),
-        ({"limit": 3}, "'limit'; velo's word is k$"),
-        ({"ef": 3}, "'ef'; velo's word is list_size, or recall"),
-        ({"where": {}}, "velo's word is filter"),
-        ({"nonsense": 3}, r"'nonsense'; help\(search\)"),
-    ],
-)
-def test_options_of_a_search(index: Any, options: dict[str, Any], part: str) -> None:
-    with pytest.raises(TypeError, match=part):
-        index.search(VECTORS[0], **options)
+@pytest.mark.parametrize("name", ["top_k", "nonsense"])
+def test_a_search_refuses_unknown_options_without_a_wrapper(index: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"search\(\) got an unexpected keyword argument '{name}'"):
+        index.search(VECTORS[0], **{name: 3})
+    assert not hasattr(velo.Index.search, "__wrapped__")
+    assert not hasattr(velo.Index.insert, "__wrapped__")
 
 
-def test_an_error_from_within_is_left_alone(index: Any) -> None:
+def test_an_error_from_within_is_left_alone() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional"):
-        index.search()
+        velo.open()  # type: ignore[call-arg]
 
 
 def test_options_of_a_build(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"build\(\) has no option 'nonsense'; help\(build\) lists them"):
+        velo.build(tmp_path / "i", VECTORS, nonsense=16)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"build\(\) has no option 'M'; velo's word is degree"):
         velo.build(tmp_path / "i", VECTORS, M=16)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"open\(\) has no option 'num_threads'; velo's word is threads"):

@@ -52,7 +52,6 @@ class LiveVerbs(Opened):
 
     # ---- rows that come
 
-    @hinted
     def insert(
         self,
         vectors: Any,
@@ -122,7 +121,6 @@ class LiveVerbs(Opened):
         given = given_rows(vectors, column, ids, ids_column, metadata)
         return self._insert(*given, request, timeout_s, upsert=False)
 
-    @hinted
     def upsert(
         self,
         vectors: Any,

@@ -15,7 +15,6 @@ import pyarrow as pa
 from velo import _native
 from velo.errors import InvalidArgumentError
 from velo.filters.arguments import filters_of
-from velo.hints import hinted
 from velo.options import Effort, Fusion, SearchTuning, k_of_one_search
 from velo.parts.completions import Completions
 from velo.results import Explanation, FilterPlan, GroupedResult, SearchResult
@@ -74,7 +73,6 @@ class Searches(HybridSearches):
         self, queries: Any, k: int = 10, *, group_by: str | None = None, **options: Unpack[SearchKeywords]
     ) -> SearchResult: ...
 
-    @hinted
     def search(
         self,
         queries: Any,
