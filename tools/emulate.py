@@ -61,7 +61,7 @@ def build_wheel(root: debian.Root, folder: Path) -> Path:
 def install_wheel(root: debian.Root, wheel: Path, *more: str) -> None:
     """Install the wheel, what it needs and what more is asked for; what was installed before goes."""
     shutil.rmtree(root.site, ignore_errors=True)
-    debian.install(root.site, root.machine, root.python[1], wheel, *more)
+    debian.install(root.site, root.machine, root.python[1], f"{wheel}[cli]", *more)
 
 
 class Inside:

@@ -80,7 +80,7 @@ def in_environment(python: str, wheel: Path, folder: Path) -> int:
     subprocess.run([python, "-m", "venv", "--clear", str(folder)], check=True)
     own = folder / "bin" / "python"
     pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, f"{wheel}[sql]", *stage.REQUIREMENTS], check=True)
+    subprocess.run([*pip, f"{wheel}[cli,sql]", *stage.REQUIREMENTS], check=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory(prefix="velo-tests-") as scratch:
         stage.stage(Path(scratch))
@@ -93,7 +93,7 @@ def in_debian(release: str, wheel: Path) -> int:
     root = debian.unpacked(architecture, release, ("python3", "libstdc++6", "mount"))
     program, version = root.python
     shutil.rmtree(root.site, ignore_errors=True)
-    debian.install(root.site, root.machine, version, f"{wheel}[sql]", *stage.REQUIREMENTS)
+    debian.install(root.site, root.machine, version, f"{wheel}[cli,sql]", *stage.REQUIREMENTS)
     say(f"debian:{release} has Python {version}")
     with tempfile.TemporaryDirectory(prefix="velo-tests-") as scratch:
         stage.stage(Path(scratch))

@@ -13,7 +13,7 @@ SAMPLE = ROOT / "examples" / "data"
 
 #: What tests of files and kernels ask for, beside the package.
 FEW = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "h5py>=3.10")
-#: What all tests of the library ask for, beside the package with ``[sql]``.
+#: What all tests of the library ask for, beside the package with ``[cli,sql]``.
 REQUIREMENTS = (*FEW, "pandas>=2", "polars>=1")
 
 

@@ -103,6 +103,21 @@ def test_help_names_every_command_and_every_command_has_json() -> None:
         assert said in " ".join(shown.stdout.split()), "whatever the width"
 
 
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_packages_the_command_says_what_to_install(missing: str) -> None:
+    blocked = f"import sys; sys.modules[{missing!r}] = None; import velo, velo.cli; "
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{blocked} print(velo.__version__); velo.cli.main()"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.stdout == f"{velo.__version__}\n"
+    assert done.returncode == 1
+    assert done.stderr == f"velo: the command line needs {missing}: pip install 'veloann[cli]'\n"
+
+
 def test_wrong_usage_is_2() -> None:
     for arguments in (("fly",), ("build",), ("search", "x"), ("build", "a", "b", "--degree", "many")):
         done = run(*arguments)
@@ -381,8 +396,8 @@ def test_demo() -> None:
     assert filtered["reads"] < late["reads"]
     shown = run("demo")
     assert "recall@10" in shown.stdout
-    assert any(arrow in shown.stdout for arrow in "→↗↑↖←↙↓↘")
     assert "no filter" in shown.stdout
+    assert "within the budget" in shown.stdout
 
 
 def test_delete(tmp_path: Path) -> None:

@@ -95,18 +95,12 @@ def test_wheel_names_its_platform_and_extras(wheel: Path, library: Path) -> None
         info = f"veloann-{version}.dist-info"
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
         entry_points = archive.read(f"{info}/entry_points.txt").decode()
-    extras = {"serving", "ray-serve", "sql", "otel", "bench", "docs", "dev"}
+    extras = {"cli", "serving", "ray-serve", "sql", "otel", "bench", "docs", "dev"}
     extras |= {"langchain", "haystack", "llama-index"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
     assert metadata["License-Expression"] == "Apache-2.0"
     required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert {re.split(r"[<>=\[ ]", line)[0] for line in required} == {
-        "numpy",
-        "pyarrow",
-        "cffi",
-        "typer",
-        "rich",
-    }
+    assert {re.split(r"[<>=\[ ]", line)[0] for line in required} == {"numpy", "pyarrow", "cffi"}
     assert "velo = velo.cli:main" in entry_points
 
 
@@ -209,12 +203,18 @@ def test_wheel_works_in_a_clean_environment(wheel_of_this_machine: Path, tmp_pat
         if name in os.environ:
             env[name] = os.environ[name]
     cache = {"PIP_CACHE_DIR": run(sys.executable, "-m", "pip", "cache", "dir").strip()}
-    run(python, "-m", "pip", "install", "--quiet", wheel_of_this_machine, cwd=tmp_path, env=env | cache)
+    install = (python, "-m", "pip", "install", "--quiet")
+    run(*install, wheel_of_this_machine, cwd=tmp_path, env=env | cache)
     answer = json.loads(run(python, "-c", SCRIPT, cwd=tmp_path, env=env))
     assert answer["heavy"] == []
     assert answer["found"] == 50
     assert answer["file"].startswith(str(folder))
-    assert json.loads(run(folder / "bin" / "velo", "doctor", "--json", cwd=tmp_path, env=env))
+    velo = folder / "bin" / "velo"
+    refused = subprocess.run([velo, "doctor"], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert refused.returncode == 1
+    assert refused.stderr == "velo: the command line needs typer: pip install 'veloann[cli]'\n"
+    run(*install, f"{wheel_of_this_machine}[cli]", cwd=tmp_path, env=env | cache)
+    assert json.loads(run(velo, "doctor", "--json", cwd=tmp_path, env=env))
 
 
 def test_a_build_without_liburing_names_its_package(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""All commands; each stands with its options in a module of its own."""
+"""The application: all commands."""
 
 from __future__ import annotations
 
@@ -9,20 +9,31 @@ import typer
 from velo import __version__
 from velo.cli.arguments import takes_build_options
 from velo.cli.build import build
-from velo.cli.delete import delete
 from velo.cli.demo import demo
 from velo.cli.importing import import_
 from velo.cli.inspection import doctor, info, verify
-from velo.cli.looks import count, create, export, get, rows
 from velo.cli.metadata import metadata_set, metadata_show
 from velo.cli.output import reported
-from velo.cli.rows import flush, insert, optimize, snapshot, update, upsert
+from velo.cli.rows import (
+    count,
+    create,
+    delete,
+    export,
+    flush,
+    get,
+    insert,
+    optimize,
+    rows,
+    snapshot,
+    update,
+    upsert,
+)
 from velo.cli.search import search
 from velo.cli.serve import serve, stop
 from velo.cli.size import size
 from velo.cli.tune import tune
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="velo",
@@ -85,8 +96,3 @@ metadata_app = typer.Typer(
 app.add_typer(metadata_app, name="metadata")
 metadata_app.command("set")(reported(metadata_set))
 metadata_app.command("show")(reported(metadata_show))
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from velo.errors import NativeLibraryError
+from velo.errors import FilterError, InvalidArgumentError, NativeLibraryError
+from velo.filters import from_sql
 from velo.folder.manifest import COLLECTION_FILE
 from velo.options import BuildOptions, PublicField, limit_of
 from velo.types import Memory
 
 __all__ = [
     "AsJson",
+    "Columns",
     "Command",
+    "Condition",
     "IndexPath",
     "IoDevice",
     "KeepColumns",
@@ -28,7 +32,9 @@ __all__ = [
     "NewVectors",
     "PlanChoice",
     "Threads",
+    "filter_of",
     "folders_of",
+    "ids_of",
     "takes_build_options",
 ]
 
@@ -42,6 +48,12 @@ MemoryText = Annotated[
 Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
 IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
 PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory, links_on_disk or pages.")]
+Condition = Annotated[
+    str | None, typer.Option("--filter", help="Rows that pass: SQL, or JSON of a filter dict.")
+]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns separated by commas; all without it.", metavar="NAMES")
+]
 NewVectors = Annotated[Path, typer.Argument(help="File of the new vectors, in any format that velo reads.")]
 NewIds = Annotated[
     str | None, typer.Option(help="Ids separated by commas, or @FILE with one a line.", metavar="IDS")
@@ -99,3 +111,36 @@ def folders_of(path: Path) -> list[Path]:
     if (path / COLLECTION_FILE).is_file():
         return sorted(entry for entry in path.iterdir() if entry.name.startswith("shard-"))
     return [path]
+
+
+def ids_of(text: str, kind: str) -> list[Any]:
+    """Read ids separated by commas, or one a line of a file that is named as ``@FILE``."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"{text[1:]} cannot be read: {error}", argument="ids") from error
+        parts = text.splitlines()
+    else:
+        parts = text.split(",")
+    names = [part.strip() for part in parts if part.strip()]
+    if kind == "string":
+        return names
+    try:
+        return [int(name) for name in names]
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"the ids of this index are whole numbers: {error}", argument="ids"
+        ) from error
+
+
+def filter_of(text: str | None) -> Any:
+    """Read a filter of SQL or JSON; None is no filter."""
+    if text is None:
+        return None
+    if not text.lstrip().startswith("{"):
+        return from_sql(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise FilterError(f"--filter is not JSON: {error}", argument="filter") from error

@@ -1,4 +1,4 @@
-"""``velo demo``: a whole run over sample data, small enough to wait for."""
+"""``velo demo``: build and search an index over sample data."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from rich.console import Console
 
 from velo.building.build import build_shard
 from velo.cli.arguments import AsJson, Threads
-from velo.cli.glyphs import descriptor_row
-from velo.cli.output import console, emit_json, table, watching
+from velo.cli.output import console, device_text, emit_json, memory_table, table, watching
 from velo.cli.search import query_filters
 from velo.formats import open_vectors, read_truth
 from velo.formats.files import as_source
@@ -39,7 +38,7 @@ REPEATS = 10
 
 @dataclass(frozen=True)
 class Sample:
-    """What the demo runs over."""
+    """Vectors, queries, labels and exact neighbors."""
 
     name: str
     base: AnyArray
@@ -136,7 +135,6 @@ def demo(
             emit_json(document)
             return
         out.print(f"Built in {build_seconds:.1f} s, {size_text(sum(info['disk_bytes'].values()))} on disk.\n")
-        _pictures(out, index, sample, filters)
         _tables(out, rows, info)
 
 
@@ -150,7 +148,8 @@ def _measure(
         index.search(sample.queries, K, **asked)
     seconds = (time.perf_counter() - started) / REPEATS
     alone = [
-        index.search(query, K, **_one(asked, number)) for number, query in enumerate(sample.queries[:50])
+        index.search(query, K, **{**asked, "filter": filters and filters[number]})
+        for number, query in enumerate(sample.queries[:50])
     ]
     stats = {counter: float(np.mean(values)) for counter, values in result.stats.items()}
     return {
@@ -160,11 +159,6 @@ def _measure(
         "latency_alone_us": float(np.mean([one.stats["latency_us"][0] for one in alone])),
         **stats,
     }
-
-
-def _one(options: dict[str, Any], number: int) -> dict[str, Any]:
-    filters = options["filter"]
-    return {**options, "filter": filters[number] if isinstance(filters, list) else filters}
 
 
 def _tables(out: Console, rows: list[dict[str, Any]], info: dict[str, Any]) -> None:
@@ -182,34 +176,6 @@ def _tables(out: Console, rows: list[dict[str, Any]], info: dict[str, Any]) -> N
         )
     out.print(searches)
     out.print("reads, rounds, KiB and hops are means a query\n", style="dim")
-    floats = 4 * info["n"] * info["dim"]
-    memory = table("memory:", "bytes", "B a vector", "of float32")
-    for name, size in (*info["memory_bytes"].items(), ("together", info["memory_bytes_total"])):
-        memory.add_row(name, size_text(size), f"{size / info['n']:.1f}", f"{size / floats:.1%}")
-    if info["memory_budget_bytes"]:
-        budget = info["memory_budget_bytes"]
-        memory.add_row("budget", size_text(budget), f"{budget / info['n']:.1f}", f"{budget / floats:.1%}")
-    out.print(memory)
+    out.print(memory_table(info))
     out.print("the workers' part is the same however many vectors there are", style="dim")
-    device = info["device"]
-    direct = "O_DIRECT" if device["direct"] else "buffered"
-    out.print(f"plan {info['plan']}; device {device['name']}, {direct}: {device['reason']}", style="dim")
-
-
-def _pictures(out: Console, index: Index, sample: Sample, filters: list[Any]) -> None:
-    """The first query and what was found for it: arrows point along each cell's strongest gradient."""
-    query = sample.queries[0]
-    for title, one in (
-        ("nearest", None),
-        (f"nearest with {sample.label} = {filters[0][sample.label]}", filters[0]),
-    ):
-        result = index.search(query, 4, filter=one, list_size=LIST_SIZE)
-        found = int(result.counts[0])
-        hits = sample.base[result.ids[:found]]
-        names = ["query"] + [
-            f"#{identifier} d={np.sqrt(max(0.0, distance)):.0f}"
-            for identifier, distance in zip(result.ids[:found], result.distances[:found], strict=True)
-        ]
-        out.print(f"query 0: {title}", style="bold")
-        out.print(descriptor_row([query, *hits], names))
-        out.print()
+    out.print(f"plan {info['plan']}; device {device_text(info['device'])}", style="dim")

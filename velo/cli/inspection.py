@@ -16,15 +16,23 @@ import velo
 from velo import _native
 from velo._native import loader
 from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, folders_of
-from velo.cli.budgets import show as show_budgets
-from velo.cli.output import EXIT_ERROR, console, emit_json, facts, table
+from velo.cli.output import (
+    EXIT_ERROR,
+    console,
+    device_text,
+    emit_json,
+    facts,
+    memory_table,
+    table,
+)
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
 from velo.index import device_dict, open_index, verify_folder
-from velo.options import IO_CODES
+from velo.options import IO_CODES, SHARED_LINKS
+from velo.planning.budgets import PlannedBudget, plans
 from velo.results import kept_text, size_text
 
-__all__ = ["doctor", "info", "probe", "verify"]
+__all__ = ["doctor", "info", "verify"]
 
 
 def info(
@@ -41,7 +49,7 @@ def info(
 ) -> None:
     """Print what an index is, what it costs and how memory would be divided."""
     if budgets:
-        show_budgets(path, memory=memory, recall=recall, k=k, as_json=as_json)
+        _show_budgets(path, memory=memory, recall=recall, k=k, as_json=as_json)
         return
     indexes = []
     how: dict[str, Any] = {"memory": memory, "io": io, "plan": plan}
@@ -55,11 +63,80 @@ def info(
         _print_info(one)
 
 
+def _show_budgets(path: Path, *, memory: str | None, recall: float, k: int, as_json: bool) -> None:
+    """Print a line for each budget."""
+    rows = plans(path, memory=memory, recall=recall, k=k)
+    if as_json:
+        emit_json({"recall": recall, "k": k, "budgets": [row.to_dict() for row in rows]})
+        return
+    out = console()
+    shown = table("budget", "size", "links", "recall", "reads", "rounds", "estimates", "+5 %", "build")
+    opening = [row for row in rows if row.plan is not None]
+    kept = _bought(opening)
+    for row in opening[:kept]:
+        build = "–" if row.build_bits is None else "{}+{}".format(*row.build_bits)
+        shown.add_row(_share(row), size_text(row.budget_bytes), _links(row), *_measured(row), build)
+    out.print(shown)
+    out.print()
+    if opening:
+        out.print(
+            f"less than {_share(opening[0])} does not open this index; its bits a dimension in memory: "
+            f"{opening[0].memory_bits}"
+        )
+        out.print("build: bits in memory and on disk that velo build --search-memory would choose")
+    if kept < len(opening):
+        out.print(f"more than {_share(opening[kept - 1])} buys nothing more")
+    if any("shared" in _links(row) for row in opening[:kept]):
+        out.print("shared: a vertex has so many links in a list that its neighbors have as well")
+    if any(row.recall is None for row in opening):
+        out.print("? is not known: the index was built without calibration")
+    out.print(
+        f"for recall {recall} at k = {k}, queries never seen before; +5 %: reads that so much more saves"
+    )
+
+
+def _share(row: PlannedBudget) -> str:
+    """Enough of it that one budget is not another."""
+    return f"{row.share:.0%}" if row.share * 100 % 1 < 1e-6 else f"{row.share:.1%}"
+
+
+def _links(row: PlannedBudget) -> str:
+    if row.plan == "links_on_disk":
+        return "on disk"
+    if row.plan == "pages":
+        return f"none; {row.page_codes_kept} code{'s' if row.page_codes_kept != 1 else ''} a page"
+    return f"{row.links_kept}, shared" if row.links_kept in SHARED_LINKS else str(row.links_kept)
+
+
+def _measured(row: PlannedBudget) -> tuple[str, ...]:
+    if row.recall is None or row.reads is None or row.more is None:
+        return ("?",) * 5
+    saved = row.more["reads"] - row.reads
+    return (
+        f"{row.recall:.3f}",
+        f"{row.reads:.1f}",
+        f"{row.rounds:.1f}",
+        f"{row.estimates:,.0f}",
+        f"{saved:+.1f}" if round(saved, 1) else "–",
+    )
+
+
+def _bought(rows: list[PlannedBudget]) -> int:
+    """How many of the budgets buy something that the one before does not."""
+    kept = len(rows)
+    while kept > 1 and _same(rows[kept - 1], rows[kept - 2]):
+        kept -= 1
+    return kept
+
+
+def _same(row: PlannedBudget, before: PlannedBudget) -> bool:
+    names = ("plan", "links_kept", "page_codes_kept", "list_size", "recall", "reads", "rounds")
+    return row.plan is not None and all(getattr(row, name) == getattr(before, name) for name in names)
+
+
 def _print_info(one: dict[str, Any]) -> None:
     out = console()
-    n, floats = one["n"], one["n"] * one["dim"] * 4
-    device = one["device"]
-    direct = "O_DIRECT" if device["direct"] else "buffered"
+    n = one["n"]
     out.print(
         facts(
             {
@@ -76,7 +153,7 @@ def _print_info(one: dict[str, Any]) -> None:
                 "pages": f"{one['page_count']:,} of {one['page_size']:,} B, "
                 f"{one['records_per_page']:.1f} records each",
                 "plan": f"{one['plan']}, {kept_text(one)} in memory, {one['links_built']} links built",
-                "device": f"{device['name']}, {direct}: {device['reason']}",
+                "device": device_text(one["device"]),
                 "workers": f"{one['threads']} threads, {one['queries_in_flight']} queries in flight each",
                 **({"deleted": f"{one['live']['dead']:,} rows"} if one["live"] else {}),
                 "vectors.bin": "stored" if one["stores_vectors"] else "not stored",
@@ -85,23 +162,8 @@ def _print_info(one: dict[str, Any]) -> None:
             title=one["path"],
         )
     )
-    memory = table("memory:", "bytes", "B a vector", "of float32")
-    for name, size in (*one["memory_bytes"].items(), ("together", one["memory_bytes_total"])):
-        memory.add_row(name, size_text(size), f"{size / max(1, n):.1f}", f"{size / max(1, floats):.1%}")
-    if one["memory_budget_bytes"]:
-        budget = one["memory_budget_bytes"]
-        within = one["memory_within_budget_bytes"]  # workers and filters stand beside it
-        memory.add_row(
-            "within the budget",
-            size_text(within),
-            f"{within / max(1, n):.1f}",
-            f"{within / max(1, floats):.1%}",
-        )
-        memory.add_row(
-            "budget", size_text(budget), f"{budget / max(1, n):.1f}", f"{budget / max(1, floats):.1%}"
-        )
     out.print()
-    out.print(memory)
+    out.print(memory_table(one))
     if one["cache_refused"]:
         out.print("the system refused memory for cached pages; searches read them")
     disk = table("disk:", "bytes", "B a vector")
@@ -135,13 +197,6 @@ def verify(
     console().print(f"{path} is sound: {sum(pages.values()):,} pages and every other file checked")
 
 
-def probe(folder: Path, io: str = "auto") -> dict[str, Any]:
-    """The device that files in `folder` would be read with."""
-    device = _native.new("velo_device_info")
-    _native.check(_native.lib.velo_device_probe(os.fsencode(folder), IO_CODES[io], device), "folder")
-    return dict(device_dict(device))
-
-
 def doctor(
     folder: Annotated[Path, typer.Argument(help="Folder whose device to look at.")] = Path(),
     as_json: AsJson = False,
@@ -165,7 +220,10 @@ def doctor(
             "cpu_level": _native.text(_native.lib.velo_cpu_level()),
         }
         report["folder"] = str(folder.resolve())
-        report["device"] = probe(folder)
+        device = _native.new("velo_device_info")
+        probed = _native.lib.velo_device_probe(os.fsencode(folder), IO_CODES["auto"], device)
+        _native.check(probed, "folder")
+        report["device"] = device_dict(device)
     except NativeLibraryError as error:
         problem = error
         report["library"] = {"error": error.message}
@@ -203,8 +261,8 @@ def _print_doctor(report: dict[str, Any]) -> None:
     if "error" in library:
         rows["library"] = library["error"]
     else:
-        what = f"{library['version']}, {library['build_mode']}, kernels {library['cpu_level']}"
-        rows["library"] = f"{what} ({library['path']})"
+        text = f"{library['version']}, {library['build_mode']}, kernels {library['cpu_level']}"
+        rows["library"] = f"{text} ({library['path']})"
         device = report["device"]
         rows["folder"] = report["folder"]
         rows["device"] = f"{device['name']}: {device['reason']}"

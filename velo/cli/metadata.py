@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from velo.cli.arguments import AsJson, IndexPath, folders_of
-from velo.cli.output import console, emit_json, table
+from velo.cli.output import answer, console, emit_json, table
 from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
@@ -58,14 +58,9 @@ def metadata_set(
     stores = [(folder, open_metadata(folder, rows)) for folder, rows, _ in indexes]
     names = [] if stores[0][1] is None else stores[0][1].column_names
     size = sum(_size(folder, store) for folder, store in stores if store is not None)
-    if as_json:
-        emit_json(
-            {"path": str(path), "rows": first, "columns": names, "bytes": size, "seconds": round(seconds, 3)}
-        )
-        return
-    console().print(
-        f"{path}: {len(names)} columns of {first:,} rows, {size_text(size)}, set in {seconds:.1f} s"
-    )
+    document = {"path": str(path), "rows": first, "columns": names, "bytes": size}
+    text = f"{path}: {len(names)} columns of {first:,} rows, {size_text(size)}, set in {seconds:.1f} s"
+    answer(as_json, {**document, "seconds": round(seconds, 3)}, text)
 
 
 def _size(folder: Path, store: MetadataStore) -> int:

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, errors in one line, progress bars."""
+"""Output of commands: tables for people, JSON for programs, errors in one line, progress bars."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from rich.text import Text
 
 from velo.building.build import Watch
 from velo.errors import CorruptIndexError, VeloError
+from velo.results import size_text
 
 __all__ = [
     "EXIT_DAMAGED",
     "EXIT_ERROR",
     "EXIT_INTERRUPTED",
+    "answer",
     "console",
+    "device_text",
     "emit_json",
     "facts",
+    "memory_table",
     "reported",
     "table",
     "watching",
@@ -46,6 +50,14 @@ def console(*, stderr: bool = False) -> Console:
 def emit_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(document, indent=2, default=_plain) + "\n")
+
+
+def answer(as_json: bool, document: Mapping[str, Any], text: str) -> None:
+    """Print the result of a command: `document` for programs, or `text` for people."""
+    if as_json:
+        emit_json(document)
+    else:
+        console().print(text)
 
 
 def _plain(value: Any) -> Any:
@@ -112,6 +124,25 @@ def facts(rows: Mapping[str, Any], title: str | None = None) -> Table:
     for name, value in rows.items():
         grid.add_row(name, Text(str(value)))
     return grid
+
+
+def memory_table(info: Mapping[str, Any]) -> Table:
+    """The memory of an open index and its budget, as ``Index.info`` gives them."""
+    rows, floats = max(1, info["n"]), max(1, 4 * info["n"] * info["dim"])
+    sizes = {**info["memory_bytes"], "together": info["memory_bytes_total"]}
+    if info["memory_budget_bytes"]:  # workers and filters are outside it
+        sizes["within the budget"] = info["memory_within_budget_bytes"]
+        sizes["budget"] = info["memory_budget_bytes"]
+    grid = table("memory:", "bytes", "B a vector", "of float32")
+    for name, size in sizes.items():
+        grid.add_row(name, size_text(size), f"{size / rows:.1f}", f"{size / floats:.1%}")
+    return grid
+
+
+def device_text(device: Mapping[str, Any]) -> str:
+    """Which device reads the index, and why."""
+    direct = "O_DIRECT" if device["direct"] else "buffered"
+    return f"{device['name']}, {direct}: {device['reason']}"
 
 
 class _Rate(ProgressColumn):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, Threads
+from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, Threads, filter_of
 from velo.cli.output import console, emit_json, table
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
-from velo.filters import from_sql
 from velo.formats import open_vectors, read_truth
 from velo.index import open_path
 from velo.options import SearchTuning
@@ -162,16 +160,11 @@ def _hits(result: SearchResult | RangeResult) -> dict[str, Any]:
 def _filters(filter_json: str | None, query_table: Path | None, count: int) -> Any:
     if filter_json is None:
         return None
-    if not filter_json.lstrip().startswith("{"):
-        if query_table is not None:
-            raise FilterError("with --query-table --filter is JSON, not SQL", argument="filter")
-        return from_sql(filter_json)
-    try:
-        condition = json.loads(filter_json)
-    except ValueError as error:
-        raise FilterError(f"--filter is not JSON: {error}", argument="filter") from error
+    condition = filter_of(filter_json)
     if query_table is None:
         return condition
+    if not isinstance(condition, dict):
+        raise FilterError("with --query-table --filter is JSON, not SQL", argument="filter")
     try:
         rows = pq.read_table(query_table).slice(0, count)
     except (OSError, pa.ArrowException) as error:
