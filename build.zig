@@ -200,7 +200,7 @@ pub fn build(b: *std.Build) void {
     add_test(b, test_all, "test-worlds", "sim", shipped.modules().get("sim").?, worlds, .{ .long = long });
 
     // ThreadSanitizer over the rooms in which threads meet. Where most tests have one thread alone, those of several have the
-    // word in their names (tests/test_rooms.py).
+    // word in their names (tests/native/test_zig_test_names.py).
     builder.sanitize_thread = true;
     const tsan_all = b.step("tsan", "Run the tests in which threads meet under ThreadSanitizer");
     const tsan_map = builder.modules();
