@@ -547,3 +547,22 @@ def test_a_shard_in_a_thread_of_its_own(tmp_path: Path, make: Any) -> None:
     loop.close()
     host.close()
     shard.close()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", None, "ö", ""],
+        [1, None, -(2**63)],
+        [2**63, None, 1],
+        [0.5, None, float("inf")],
+        [True, None, False],
+    ],
+    ids=str,
+)
+def test_groups_of_every_type_travel(values: list[Any]) -> None:
+    ids = np.arange(len(values), dtype=np.int64)[None, :]
+    groups = [[(value, 1) for value in values]]
+    hits = Hits(ids=ids, distances=ids.astype(np.float32), counts=np.array([len(values)]), groups=groups)
+    head, pieces = encode_hits(hits)
+    assert decode_hits(head, b"".join(pieces)).groups == groups

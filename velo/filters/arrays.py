@@ -16,7 +16,6 @@ from velo.types import AnyArray
 
 __all__ = [
     "array_bytes",
-    "array_of",
     "arrow_of",
     "bits_of",
     "mask_of",
@@ -30,36 +29,6 @@ __all__ = [
 def array_bytes(array: Any) -> int:
     """What the buffers of an Arrow array take; a dictionary is left out."""
     return sum(buffer.size for buffer in array.buffers() if buffer is not None)
-
-
-def array_of(values: Sequence[Any]) -> Any:
-    """An Arrow array of Python values; None is null.
-
-    Texts, whole numbers, floats and truths are laid out here. Arrow converts all other values, which imports
-    pandas.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid, pyarrow.ArrowTypeError
-        For values that no Arrow type holds together.
-    """
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {str}:
-        return texts_of(values)
-    if kinds not in ({int}, {float}, {bool}):
-        return pa.array(values)
-    valid = np.array([value is not None for value in values], bool)
-    filled = [0 if value is None else value for value in values]
-    if kinds == {bool}:
-        bits = mask_of(np.array(filled, bool)).buffers()[1]
-        validity = mask_of(valid).buffers()[1]
-        return pa.Array.from_buffers(pa.bool_(), len(filled), [validity, bits])
-    if kinds == {float}:
-        return arrow_of(np.array(filled, np.float64), valid)
-    try:
-        return arrow_of(np.array(filled, np.int64), valid)
-    except OverflowError:
-        return arrow_of(np.array(filled, np.uint64), valid)
 
 
 def arrow_of(values: AnyArray, valid: AnyArray | None = None) -> Any:

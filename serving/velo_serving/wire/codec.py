@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
-from velo.filters.arrays import array_of
 from velo_serving.words.errors import ProtocolError
 from velo_serving.words.hits import COSTS, Costs, rows_of_hits
 from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
@@ -290,9 +289,12 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     sizes, group_bytes, table_bytes = None, b"", b""
     if hits.groups is not None:
         sizes = [[size for _, size in row] for row in hits.groups]
-        group_bytes = stream_of(
-            pa.table({"value": array_of([value for row in hits.groups for value, _ in row])})
-        )
+        values = [value for row in hits.groups for value, _ in row]
+        try:
+            column = pa.array(values)
+        except OverflowError:  # pyarrow does not infer uint64
+            column = pa.array(values, pa.uint64())
+        group_bytes = stream_of(pa.table({"value": column}))
         pieces.append(group_bytes)
     if hits.tables is not None:
         table_bytes = stream_of(pa.concat_tables(hits.tables))
