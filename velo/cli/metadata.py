@@ -15,7 +15,7 @@ from velo.errors import InvalidArgumentError
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
 from velo.folder.manifest import read_manifest
-from velo.folder.metadata import MetadataStore, file_names, given_metadata, open_metadata, read_table
+from velo.folder.metadata import file_names, given_metadata, open_metadata, read_table
 from velo.folder.moment import at_one_moment
 from velo.results import size_text
 
@@ -55,16 +55,21 @@ def metadata_set(
         change_metadata(folder, part, rows, ids, ids_column=ids_column, keep=add, overwrite=overwrite)
         first += rows
     seconds = time.perf_counter() - started
-    stores = [(folder, open_metadata(folder, rows)) for folder, rows, _ in indexes]
-    names = [] if stores[0][1] is None else stores[0][1].column_names
-    size = sum(_size(folder, store) for folder, store in stores if store is not None)
+    found = [at_one_moment(folder, partial(_names_and_size, folder, rows)) for folder, rows, _ in indexes]
+    names = found[0][0]
+    size = sum(size for _, size in found)
     document = {"path": str(path), "rows": first, "columns": names, "bytes": size}
     text = f"{path}: {len(names)} columns of {first:,} rows, {size_text(size)}, set in {seconds:.1f} s"
     answer(as_json, {**document, "seconds": round(seconds, 3)}, text)
 
 
-def _size(folder: Path, store: MetadataStore) -> int:
-    return sum((folder / name).stat().st_size for name in file_names(store.generation))
+def _names_and_size(folder: Path, rows: int) -> tuple[list[str], int]:
+    """The names of the columns, and the bytes of their files."""
+    store = open_metadata(folder, rows)
+    if store is None:
+        return [], 0
+    sizes = ((folder / name).stat().st_size for name in file_names(store.generation))
+    return store.column_names, sum(sizes)
 
 
 def _shown(folder: Path) -> dict[str, Any]:

@@ -74,9 +74,6 @@ POSTINGS_FILE: Final = "columns.postings"
 _FORMAT: Final = b"1"
 _PARQUET: Final = (".parquet", ".pq", ".parq")
 
-#: How often the store is looked for again while another process exchanges it.
-_ATTEMPTS: Final = 5
-
 
 class GivenMetadata:
     """Metadata that a caller gave, checked as far as that needs no reading of values.
@@ -377,19 +374,13 @@ def generation_in(folder: Path) -> int:
 
 
 def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
-    """The metadata of an index, or None where it has none."""
+    """Open the metadata of an index; None where it has none.
+
+    Another process may exchange the files meanwhile: callers use :func:`velo.folder.moment.at_one_moment`.
+    """
     folder = Path(folder)
-    for attempt in range(_ATTEMPTS):
-        generation = generation_in(folder)
-        if generation == 0:
-            return None
-        try:
-            return MetadataStore(folder / file_names(generation)[0], row_count)
-        except CorruptIndexError:
-            # Another process may just have set a newer one and removed this.
-            if attempt + 1 == _ATTEMPTS or generation_in(folder) == generation:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    generation = generation_in(folder)
+    return MetadataStore(folder / file_names(generation)[0], row_count) if generation else None
 
 
 class MetadataStore:

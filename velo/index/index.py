@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from velo.errors import InvalidArgumentError, UnsupportedError
 from velo.folder.exchange import change_metadata
+from velo.folder.moment import at_one_moment
 from velo.hints import METHODS
 from velo.index.inspection import Inspection
 from velo.index.verbs import LiveVerbs
@@ -162,6 +163,6 @@ class Index(Inspection, LiveVerbs):
                 )
             change_metadata(self._folder.at, table, self.n, self._ids, **how)
             part = self._owned.parts[0]
-            part.load_metadata()
+            at_one_moment(self._folder.at, part.load_metadata)  # another process may set metadata, too
             self._take(part)
             make_words(self._folder.at)
