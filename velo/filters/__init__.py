@@ -1,6 +1,6 @@
 """Filters: conditions on the metadata of the rows that a search may return.
 
-One tree in several dresses: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores), JSON,
+One tree in several syntaxes: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores), JSON,
 and SQL text. They say the same things and cost the same::
 
     (velo.col("year") >= 2020) & velo.col("tags").contains_all(["cat", "sofa"])
@@ -23,14 +23,13 @@ of float32 or float16 is rounded to it first, so that ``price == 0.1`` finds wha
 
 from __future__ import annotations
 
+from velo.filters.compiler import from_text
 from velo.filters.dicts import from_dict, from_json, to_json
 from velo.filters.expressions import Column, col, ids, mask
 from velo.filters.sql import from_sql
-from velo.filters.text import from_text
 from velo.filters.tree import (
     DEPTH_MAX,
     NODES_MAX,
-    VALUES_MAX,
     And,
     Between,
     Compare,
@@ -46,10 +45,9 @@ from velo.filters.tree import (
     Not,
     Or,
     StartsWith,
-    Value,
-    refuse,
     to_dict,
 )
+from velo.filters.values import VALUES_MAX, Value, refuse
 
 __all__ = [
     "DEPTH_MAX",

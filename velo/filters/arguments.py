@@ -1,4 +1,4 @@
-"""What ``filter=`` takes: one filter for all queries, or a list with one for each."""
+"""The argument ``filter=``: one filter for all queries, or a list with one for each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FilterError, InvalidArgumentError
-from velo.filters.compiler import FilterCompiler
+from velo.filters.compiler import FilterCompiler, read_condition
 from velo.filters.native import NativeFilter
-from velo.filters.text import read_condition
-from velo.filters.tree import And, Expr, Mask, refuse
+from velo.filters.tree import And, Expr, Mask
+from velo.filters.values import refuse
 from velo.types import AnyArray
 
 __all__ = ["filters_of", "is_mask", "of_rows", "restricted", "trees_of"]
@@ -29,13 +29,7 @@ def _one_each(filters: Any) -> bool:
 
 
 def filters_of(filters: Any, compiler: FilterCompiler) -> list[NativeFilter | None]:
-    """Compiled filters: none, one for all queries, or one (or None) a query.
-
-    Parameters
-    ----------
-    filters : what ``search(filter=)`` was given
-    compiler : FilterCompiler
-    """
+    """Compile the filters of a search: none, one for all queries, or one (or None) for each query."""
     if filters is None:
         return []
     if not _one_each(filters):
@@ -61,16 +55,7 @@ def filters_of(filters: Any, compiler: FilterCompiler) -> list[NativeFilter | No
 
 
 def trees_of(filters: Any, count: int, compiler: FilterCompiler) -> list[Expr | NativeFilter | None]:
-    """What ``search(filter=)`` was given, one a query: trees where there are, else what was compiled of it.
-
-    Parameters
-    ----------
-    filters : what ``search(filter=)`` was given
-    count : int
-        Queries.
-    compiler : FilterCompiler
-        Refuses what is no filter.
-    """
+    """The filter of each query: a tree where it can be written as one, else the compiled filter."""
     if filters is None:
         return [None] * count
     if not _one_each(filters):
@@ -111,14 +96,7 @@ def is_mask(given: Any) -> bool:
 
 
 def of_rows(condition: Any, start: int, stop: int, row_count: int) -> Any:
-    """A filter over some of the rows that it was given for: of a mask, alone or in a tree, their part.
-
-    Parameters
-    ----------
-    condition : one filter
-    start, stop : int
-    row_count : int
-        Of an input that has more rows than the index it is asked of.
+    """Cut a filter to rows `start` to `stop` of an input of `row_count` rows: only masks change.
 
     Raises
     ------

@@ -27,24 +27,12 @@ __all__ = [
 
 
 def array_bytes(array: Any) -> int:
-    """What the buffers of an Arrow array take; a dictionary is left out."""
+    """Bytes of the buffers of an Arrow array, without those of a dictionary."""
     return sum(buffer.size for buffer in array.buffers() if buffer is not None)
 
 
 def arrow_of(values: AnyArray, valid: AnyArray | None = None) -> Any:
-    """An Arrow array over the memory of `values`.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n,)
-        Of numbers; copied only where they do not lie side by side.
-    valid : ndarray of bool, optional
-        Which of them are there; the others are null.
-
-    Returns
-    -------
-    pyarrow.Array
-    """
+    """An Arrow array over the memory of numbers, copied if not contiguous; null where `valid` is False."""
     together = np.ascontiguousarray(values)
     arrow_type = pa.from_numpy_dtype(together.dtype)
     missing = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
@@ -53,29 +41,13 @@ def arrow_of(values: AnyArray, valid: AnyArray | None = None) -> Any:
 
 
 def mask_of(values: AnyArray) -> Any:
-    """An Arrow array of bools without nulls.
-
-    Parameters
-    ----------
-    values : ndarray of bool
-    """
+    """An Arrow array of bools without nulls."""
     bits = np.packbits(values, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits.data)])
 
 
 def numpy_of(array: Any, dtype: np.dtype[Any] | type[np.generic]) -> AnyArray:
-    """The numbers of an Arrow array without nulls, as a read-only view of its memory.
-
-    Parameters
-    ----------
-    array : pyarrow.Array
-    dtype : dtype
-        Of its elements.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-    """
+    """The numbers of an Arrow array without nulls, as a read-only view of its memory."""
     if len(array) == 0:
         return np.zeros(0, dtype)
     item_bytes = np.dtype(dtype).itemsize
@@ -90,7 +62,7 @@ def bits_of(buffer: Any, start: int, count: int) -> AnyArray:
 
 
 def valid_of(array: Any) -> AnyArray:
-    """Which values of an Arrow array are not null, as an array of bool."""
+    """An array of bool: which values of an Arrow array are not null."""
     if array.null_count == 0:
         return np.ones(len(array), bool)
     validity = array.buffers()[0]
@@ -107,12 +79,7 @@ def truths_of(array: Any) -> AnyArray:
 
 
 def texts_of(texts: Sequence[str | None]) -> Any:
-    """An Arrow array of large strings; None is null.
-
-    Raises
-    ------
-    UnicodeEncodeError
-    """
+    """An Arrow array of large strings; None is null."""
     coded = [b"" if text is None else text.encode() for text in texts]
     offsets = np.zeros(len(coded) + 1, np.int64)
     np.cumsum([len(text) for text in coded], out=offsets[1:])

@@ -1,7 +1,7 @@
-"""The same values in several of Arrow's types: what can be stored, and what each becomes on its way.
+"""Conversions of values between Arrow types that hold the same: for storing them, and back.
 
-Arrow takes, joins and codes arrays of most types and not of all, nor at every depth. So rows on their way go
-*undressed* (:func:`undressed`), and are given back as they came (:func:`restore`).
+Arrow cannot take, concatenate or dictionary-encode arrays of every type at every depth. So rows are handled
+in their storage type (:func:`undressed`), and returned in the type they were given in (:func:`restore`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "with_element",
 ]
 
-# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+# Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 ArrowType: TypeAlias = Any
@@ -93,14 +93,7 @@ def with_element(kind: ArrowType, element: ArrowType) -> ArrowType:
 
 
 def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
-    """The type of the same values without dictionaries, run lengths and views, at any depth.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-    only : callable, optional
-        Which of these go; all of them by default.
-    """
+    """The storage type of values: without dictionaries, run lengths and views (those for which `only` holds)."""
 
     def inner(one: ArrowType) -> ArrowType:
         return undressed(one, only=only)
@@ -132,14 +125,12 @@ def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = Non
 
 
 def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
-    """The same values in another type: those of a stored column, or of some rows of it, as they were given.
-
-    A dictionary that outgrew its indices gets wider ones.
+    """Convert stored values to the type they were given in; a dictionary gets wider indices where it must.
 
     Raises
     ------
     pyarrow.ArrowException
-        A value has no place in that type.
+        The type cannot hold a value.
     """
     found = stored.type
     if found == kind:
@@ -164,7 +155,7 @@ def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
 
 
 def indices_max(kind: ArrowType) -> int:
-    """How many values indices of a type count."""
+    """The number of values that indices of a type can count."""
     return int(2 ** (kind.bit_width - pa.types.is_signed_integer(kind)))
 
 
@@ -235,12 +226,12 @@ def _int(kind: ArrowType) -> type[np.generic]:
 
 
 def converted(values: ArrowArray, kind: ArrowType) -> ArrowArray:
-    """Values of one type in another that holds each of them; a float becomes the nearest that there is.
+    """Convert values to another type without loss; floats become the nearest that the type holds.
 
     Raises
     ------
     pyarrow.ArrowInvalid
-        A value would become another one, or one of another sort: a text never becomes a number.
+        A value would change, or become one of another sort: a text never becomes a number.
     """
     found = values.type
     if _sort(found) != _sort(kind) and None not in (_sort(found), _sort(kind)):
@@ -257,7 +248,7 @@ def converted(values: ArrowArray, kind: ArrowType) -> ArrowArray:
 
 
 def _sort(kind: ArrowType) -> str | None:
-    """What never becomes another: numbers, texts, truth values."""
+    """The sort of a type: numbers, texts and truth values never become each other."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return "number"
     if pa.types.is_boolean(kind):
@@ -281,7 +272,7 @@ def _is_narrow_decimal(kind: ArrowType) -> bool:
 
 
 def why_not_stored(kind: ArrowType, *, inside: bool = False) -> str | None:
-    """What stands in the way of a column of a type; Arrow cannot take, join or code all of them."""
+    """The reason why a column of a type cannot be stored; Arrow cannot take, join or encode all types."""
     if isinstance(kind, pa.BaseExtensionType):
         return why_not_stored(kind.storage_type, inside=inside)
     if pa.types.is_union(kind):

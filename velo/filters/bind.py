@@ -1,6 +1,6 @@
-"""A tree of conditions meets the columns of an index: names, types and constants are checked here.
+"""Binding of a condition tree to the columns of an index: names, types and constants are checked here.
 
-``not`` is moved to the leaves on the way, so that what remains asks for "true" alone.
+``not`` is moved to the leaves on the way, so that the bound tree tests for "true" alone.
 """
 
 from __future__ import annotations
@@ -36,29 +36,23 @@ from velo.filters.tree import (
     Not,
     Or,
     StartsWith,
+    Want,
 )
 from velo.filters.values import VALUES_MAX, refusal, refuse
-from velo.filters.wants import Want
 from velo.types import AnyArray
 
 __all__ = ["Binder"]
 
-#: From so many strings on they are looked up all at once.
+#: From this number of strings on they are looked up all at once.
 _BULK: Final = 64
 
 
 class Binder:
     """Binds conditions to columns.
 
-    Parameters
-    ----------
-    columns : mapping of str to FilterColumn
-    made : callable, optional
-        (name, of) to a column that is made of a stored one: a list's length, a field of a struct, a decimal.
-    listed : callable, optional
-        ``Ids`` or ``Mask`` to a bool for each vertex.
-    unknown_is_missing : bool
-        A column that does not exist has no values, instead of being an error.
+    `made` returns a column that is derived from a stored one (a list's length, a field of a struct, a
+    decimal), `listed` the rows of ``Ids`` or ``Mask`` as a bool for each vertex. With `unknown_is_missing` a
+    column that does not exist is null in every row instead of being an error.
     """
 
     def __init__(
@@ -75,7 +69,7 @@ class Binder:
         self._unknown_is_missing = unknown_is_missing
 
     def bind(self, expr: Expr, want: Want = Want.TRUE, position: str = "$") -> Node:
-        """The node of the rows that are wanted.
+        """The node of the rows that `want` asks for.
 
         Raises
         ------
@@ -279,7 +273,7 @@ def _in_list(column: FilterColumn, expr: Leaf, want: Want, place: str) -> Node:
 
 
 def _whole(column: FilterColumn, holds: bool, want: Want) -> Node:
-    """What is wanted where a condition holds of every list, or of none."""
+    """The node of a condition that holds for every list, or for none."""
     parts = [_null_test(column, False)] if want.null else []
     if holds == want.positive:
         parts.append(_null_test(column, True))

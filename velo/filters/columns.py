@@ -53,7 +53,7 @@ __all__ = [
     "plain_values",
 ]
 
-# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+# Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 ArrowType: TypeAlias = Any
@@ -79,7 +79,7 @@ class NativeType(IntEnum):
     LIST_I64 = 13
 
 
-#: What kind of constant a column, or an element of its lists, is compared with.
+#: The kind of constant that a column, or an element of its lists, is compared with.
 Kind: TypeAlias = Literal[
     "bool", "int", "float", "decimal", "string", "timestamp", "date", "time", "duration"
 ]
@@ -108,28 +108,22 @@ class FilterColumn:
 
     Attributes
     ----------
-    name : str
     arrow_type : pyarrow.DataType
         As it was given.
     native_type : NativeType or None
         None: stored and returned, but not filtered on.
-    kind : str or None
     dictionary : pyarrow.Array or None
         The sorted values behind codes.
-    has_nulls : bool
     unit_ns : int
         Nanoseconds in one unit of a temporal column.
-    zone : str or None
-        Of a timestamp.
     elements : pyarrow.Array or None
         Of lists of int64, all of them one after another.
     scale : int
-        Places of a decimal, which is counted in units of its last.
+        Decimal places; values are counted in units of the last.
     float_bits : int
         Width of the elements of a list of floats as they were given.
     owner : object or None
-        The library's view of this column alone, where it is made of a stored one. One of a single row stands
-        for all rows: each has that value.
+        The native columns that hold this derived column; with a single row it is the value of all rows.
     """
 
     name: str
@@ -192,14 +186,7 @@ def plain_values(column: ArrowArray) -> ArrowArray:
 
 
 def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
-    """The stored form of a column, in placement order.
-
-    Parameters
-    ----------
-    name : str
-    column : pyarrow.ChunkedArray
-    rows : Arrow array of the row of each vertex
-    """
+    """The stored form of a column, in placement order: `rows` has the row of each vertex."""
     check_type(name, column.type)
     plain = plain_values(column)
     kind = plain.type
@@ -217,12 +204,7 @@ def encode(name: str, column: ArrowArray, rows: Any) -> ArrowArray:
 
 
 def check_type(name: str, kind: ArrowType) -> None:
-    """Refuse a column of a type that cannot be stored.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Refuse a column of a type that cannot be stored, with InvalidArgumentError."""
     why = why_not_stored(kind)
     if why is not None:
         raise InvalidArgumentError(
@@ -295,7 +277,7 @@ def _lists(name: str, column: ArrowArray, element: ArrowType) -> ArrowArray:
 
 
 def describe(name: str, arrow_type: ArrowType, stored: ArrowArray) -> FilterColumn:
-    """How filters see a stored column that was given as `arrow_type`."""
+    """The filter's view of a stored column that was given as `arrow_type`."""
     has_nulls = stored.null_count > 0
     plain = plain_type(arrow_type)
     kind = stored.type
@@ -349,13 +331,13 @@ def _is_stored_as(arrow_type: ArrowType, stored: ArrowType) -> bool:
 
 
 def check_stored(name: str, arrow_type: ArrowType, stored: ArrowArray) -> None:
-    """Hold a stored column, sound by itself, to what filters and answers rely on.
+    """Check a stored column against the assumptions of filters and results.
 
     Raises
     ------
     ValueError
-        It is stored in another type than a column of `arrow_type` is, its codes are none of its dictionary,
-        or the dictionary is not in order.
+        It has another type than a column of `arrow_type` is stored in, codes outside its dictionary, or a
+        dictionary that is not in order.
     """
     if not _is_stored_as(arrow_type, stored.type):
         raise ValueError(f"column {name!r}, given as {arrow_type}, is stored as {stored.type}")

@@ -1,4 +1,4 @@
-"""Filters as the library runs them, and the cache that keeps them from being made twice."""
+"""Compilation of filters into native programs, with a cache."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from velo.filters.arrays import truths_of
 from velo.filters.arrow_values import one_array
 from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
+from velo.filters.dicts import from_dict, from_json
+from velo.filters.expressions import Column
 from velo.filters.native import NativeColumns, NativeFilter
 from velo.filters.nodes import (
     Held,
@@ -31,26 +33,27 @@ from velo.filters.nodes import (
     owners_of,
 )
 from velo.filters.program import program_of
-from velo.filters.text import read_condition
-from velo.filters.tree import Expr, Ids, Mask, refuse
+from velo.filters.sql import from_sql
+from velo.filters.tree import Expr, Ids, Mask, as_condition
+from velo.filters.values import refuse
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["Columns", "FilterCompiler"]
+__all__ = ["Columns", "FilterCompiler", "from_text", "read_condition"]
 
 #: Compiled filters kept by an index.
 _KEPT: Final = 256
-#: What their matches may take together, looked at every so many new filters.
+#: Memory limit of all their matches together, checked after every 16 new filters.
 _MATCHES_BYTES_A_ROW: Final = 2
 _MATCHES_BYTES_MIN: Final = 1 << 20
 _WEIGHED_EVERY: Final = 16
 
 
 class Columns(Protocol):
-    """What filters, and the answers to filtered searches, ask of an index's metadata."""
+    """The metadata of an index, for filters and for results of filtered searches."""
 
     @property
     def filter_columns(self) -> Mapping[str, FilterColumn]:
-        """How each column is stored."""
+        """The columns by name, as filters see them."""
 
     @property
     def native_columns(self) -> NativeColumns:
@@ -71,20 +74,11 @@ class Columns(Protocol):
 
 
 class FilterCompiler:
-    """Turns whatever a caller gives as a filter into a :class:`NativeFilter`.
+    """Turns anything that a caller gives as a filter into a :class:`NativeFilter`.
 
-    Parameters
-    ----------
-    row_count : int
-        Rows of the index.
-    store : Columns or None
-        None: the index has no metadata, only masks and ids filter it.
-    rows : callable, optional
-        The input's row of each vertex; masks need it.
-    vertices_of : callable, optional
-        The vertex of each of some external ids, -1 where there is none.
-    unknown_is_missing : bool
-        A column that does not exist has no values, instead of being an error.
+    `store` is None for an index without metadata: only masks and ids filter it. `rows` returns the input's
+    row of each vertex, for masks, and `vertices_of` the vertex of each id (-1: none). With
+    `unknown_is_missing` a column that does not exist is null in every row instead of being an error.
     """
 
     def __init__(
@@ -112,13 +106,9 @@ class FilterCompiler:
         self._added = 0
 
     def compile(self, condition: Any) -> NativeFilter:
-        """Make a filter, or find it among those made before.
+        """Compile a filter, or return it from the cache.
 
-        Parameters
-        ----------
-        condition : Expr, mapping, SQL or JSON text, boolean mask, ids, or pyarrow.compute.Expression
-            A mask has a bool for each row of the input, in the input's order; ids are those of the index,
-            unknown ones match nothing.
+        A mask has a bool for each row of the input, in the input's order. Unknown ids match nothing.
 
         Raises
         ------
@@ -140,14 +130,14 @@ class FilterCompiler:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that filters take: matches of those kept, and what columns need beside their files."""
+        """Memory of filters: matches of those kept, and of columns beside their files."""
         with self._lock:
             kept = list(self._kept.values())
         columns = 0 if self._store is None else self._store.resident_bytes
         return columns + sum(one.memory_bytes for one in kept)
 
     def _weigh(self) -> None:
-        """Forget the oldest filters as long as all matches together take too much; searches keep theirs."""
+        """Drop the oldest filters while all matches together take too much memory; searches keep theirs."""
         sizes = [(program, one.memory_bytes) for program, one in self._kept.items()]
         total = sum(size for _, size in sizes)
         limit = max(_MATCHES_BYTES_MIN, _MATCHES_BYTES_A_ROW * self._row_count)
@@ -181,7 +171,7 @@ class FilterCompiler:
             node = self._bound(expr)
             if has_rows(node):  # what a caller listed is as large as the index: not kept
                 return self._masked(self._passing(node))
-            # What is made of columns has no program of its own.
+            # Derived columns have owners of their own, so there is no program over all of them.
             program = program_of(node) if owners_of(node) <= {None} else ("made", key)
         with self._lock:
             made = self._kept.get(program)
@@ -206,7 +196,7 @@ class FilterCompiler:
         return decided(self._binder.bind(expr), self._of_all)
 
     def _of_all(self, node: Scalar | ListNull | Held) -> bool | None:
-        """What a condition is of all rows, where its column has one value for all."""
+        """The truth of a condition whose column has one value for all rows; None for other columns."""
         owner = node.column.owner
         if owner is None or owner.row_count != 1:
             return None
@@ -243,7 +233,7 @@ class FilterCompiler:
         return NativeFilter(out[0], owner.row_count, owner)
 
     def _rows_of(self, leaf: Ids | Mask) -> AnyArray:
-        """A bool for each vertex of what was listed in a tree."""
+        """A bool for each vertex: the rows that a tree lists by id or mask."""
         if isinstance(leaf, Ids):
             return self._listed(list(leaf.values))
         passes = self._listed(leaf.rows)
@@ -323,3 +313,29 @@ def _array_of(values: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         refuse(FilterTypeError, f"a list is a mask of bool or ids, all whole numbers or all strings: {error}")
     return array
+
+
+def read_condition(condition: Any) -> Any:
+    """The tree of a filter that is a dict, text or a column; anything else as it is."""
+    if isinstance(condition, Mapping):
+        return from_dict(condition)
+    if isinstance(condition, str):
+        return from_text(condition)
+    if isinstance(condition, Column):
+        return as_condition(condition)
+    return condition
+
+
+def from_text(text: str) -> Expr:
+    """Read a filter from text: JSON where it begins with a brace, SQL otherwise.
+
+    Parameters
+    ----------
+    text : str
+        As :func:`velo.filters.from_json` or :func:`velo.filters.from_sql` take it.
+
+    Returns
+    -------
+    Expr
+    """
+    return from_json(text) if text.lstrip().startswith("{") else from_sql(text)

@@ -1,4 +1,4 @@
-"""Constants of a filter in the terms of a column: a whole number, a fraction of its unit, a string."""
+"""Constants of a filter in the terms of a column: a whole number, a fraction of its unit, or a string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from velo.errors import FilterError, FilterTypeError
 from velo.filters.columns import FilterColumn
-from velo.filters.tree import refuse
+from velo.filters.values import refuse
 
 __all__ = ["constant", "iso_instant"]
 
@@ -40,14 +40,14 @@ _EXPECTED: Final = {
 
 
 def constant(column: FilterColumn, value: Any, position: str) -> Any:
-    """`value` as the column's space takes it: int, float, Fraction or str.
+    """Convert `value` to int, float, Fraction or str, as the column's space takes it.
 
     Raises
     ------
     FilterTypeError
         A value that this column cannot be compared with.
     FilterError
-        A string that is no date, time or duration.
+        A string that is not a date, time or duration.
     """
     kind = column.kind
     if kind == "string" and isinstance(value, str):

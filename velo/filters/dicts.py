@@ -1,4 +1,4 @@
-"""Filters as dicts and JSON, in the manner of MongoDB or of OpenAI's vector stores, read and written."""
+"""Filters as dicts and JSON, in the syntax of MongoDB or of OpenAI's vector stores, read and written."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from velo.filters.tree import (
     Not,
     Or,
     StartsWith,
-    refuse,
     to_dict,
 )
+from velo.filters.values import refuse
 
 __all__ = ["from_dict", "from_json", "to_json"]
 
@@ -61,7 +61,7 @@ _ELSEWHERE: Final = {
     "$mod": "a pyarrow.compute expression can calculate",
     "$type": "a column has one type; $exists asks whether there is a value",
 }
-#: What the negated operators negate.
+#: The operators that the negated ones negate.
 _POSITIVE: Final = {"$ne": "$eq", "$nin": "$in"}
 #: The other form, ``{"type": "eq", "key": column, "value": value}``: its comparisons in terms of this one.
 _TYPED: Final = {name: f"${name}" for name in ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin")}

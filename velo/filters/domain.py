@@ -1,10 +1,9 @@
-"""Sets of values of a column, and how constants become members of them.
+"""Sets of values of a column, and the conversion of constants into members of them.
 
 Every scalar column is seen as whole numbers: integers, dates and times as they are, strings by their rank in
 the column's sorted dictionary, floats by their rank among all floats of their width (so that the next number
 is the next float). A condition then is a set of disjoint intervals of whole numbers, closed under union,
-intersection and complement, and equal conditions have equal sets however they were written. What has no rank,
-NaN and null, is told apart by two flags.
+intersection and complement. NaN and null have no rank; two flags stand for them.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class FloatSpace:
 
     def __init__(self, bits: int, given_bits: int | None = None) -> None:
         self.bits = bits
-        #: What constants are rounded to: the type as it was given (float16 is stored as float32).
+        #: Constants are rounded to the type as it was given (float16 is stored as float32).
         self._given = {16: np.float16, 32: np.float32, 64: np.float64}[given_bits or bits]
         self.high = self._rank(math.inf)
         self.low = -self.high
@@ -242,7 +241,7 @@ def cardinality(intervals: Intervals) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Which values of one column pass: ranks, NaN, null."""
+    """The values of one column that pass: ranks, NaN, null."""
 
     intervals: Intervals
     nan: bool = False
@@ -257,7 +256,7 @@ class Domain:
         return Domain(either, self.nan or other.nan, self.null or other.null)
 
     def negated(self, space: Space, has_nan: bool) -> Domain:
-        """What ``not`` passes: the other values, and no null since a comparison with it is null."""
+        """The values that ``not`` passes: all others except null, since a comparison with null is null."""
         return Domain(complement(self.intervals, space), has_nan and not self.nan, False)
 
     @property

@@ -1,4 +1,4 @@
-"""Columns in expressions: ``col("year") >= 2020``, and rows that a caller lists."""
+"""Columns in expressions, such as ``col("year") >= 2020``, and rows listed by id or mask."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class Column:
 
     @property
     def length(self) -> Column:
-        """How many elements the list has, to be compared: ``col("tags").length >= 2``."""
+        """The number of elements of the list, to be compared: ``col("tags").length >= 2``."""
         return Column(self.name, "length")
 
     def __and__(self, other: Combinable) -> Expr:

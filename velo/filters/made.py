@@ -1,7 +1,7 @@
-"""Columns that filters look at and no file holds: made of a stored one when a filter first asks for them.
+"""Derived columns: no file holds them, and they are made when a filter first needs them.
 
 =====================================  ==============================================
-asked for                              made of it
+condition on                           derived column
 =====================================  ==============================================
 the length of a list                   int32
 a field of a struct (``shape.x``)      a column of that field's type
@@ -9,7 +9,7 @@ a decimal                              int64, in units of its last place
 a list of floats                       lists of codes of its sorted distinct values
 =====================================  ==============================================
 
-Each takes memory of its own, and each filter over it looks at all rows once.
+Each takes memory of its own, and each filter over it tests all rows once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from velo.filters.columns import (
 
 __all__ = ["can_be_filtered", "can_be_made", "made_column"]
 
-# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+# Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
@@ -68,18 +68,10 @@ def _is_decimal(kind: Any) -> bool:
 def made_column(
     name: str, of: str, arrow_type: Any, stored: Any, path: list[str]
 ) -> tuple[FilterColumn, Any] | None:
-    """What filters look at, and its values in placement order; None where nothing can be made.
+    """The derived column, and its values in placement order; None where none can be derived.
 
-    Parameters
-    ----------
-    name : str
-        As the filter says it: that of the column, or ``column.field``.
-    of : {"value", "length"}
-    arrow_type : pyarrow.DataType
-        Of the column, as it was given.
-    stored : Arrow array
-    path : list of str
-        The fields to go down into structs.
+    `name` is the column or ``column.field`` as the filter has it, `path` the fields below `stored`, and `of`
+    is "value" or "length".
     """
     kind = plain_type(arrow_type)
     values = stored
@@ -110,7 +102,7 @@ def _encoded(name: str, kind: Any, values: Any) -> tuple[FilterColumn, Any] | No
 
 
 def _decimals(name: str, kind: Any, values: Any) -> tuple[FilterColumn, Any] | None:
-    """Whole numbers of the last place, where all of them fit into 64 bits."""
+    """Whole numbers in units of the last place; None where some do not fit into 64 bits."""
     wide = values.cast(pa.decimal128(38, kind.scale))
     words = np.frombuffer(wide.buffers()[1], np.int64)
     words = words[_WORDS_OF_128_BITS * wide.offset :][: _WORDS_OF_128_BITS * len(wide)].reshape(-1, 2)

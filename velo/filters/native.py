@@ -1,4 +1,4 @@
-"""Columns and filters in the library's hands."""
+"""Handles of native columns and filters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ __all__ = ["NativeColumns", "NativeFilter"]
 
 
 class NativeColumns:
-    """An empty ``velo_columns``, and the buffers of what is added to it.
-
-    Attributes
-    ----------
-    handle : cdata
-        ``velo_columns *``
-    row_count : int
-    """
+    """An empty ``velo_columns``, and the buffers of the columns added to it."""
 
     def __init__(self, row_count: int, buffers: Any = None) -> None:
         self.row_count = row_count
@@ -32,7 +25,8 @@ class NativeColumns:
         self._buffers = buffers
 
     def load_postings(self, path: Path, generation: int) -> None:
-        """Map which rows have which value; after all columns were added, before the first filter.
+        """Map the postings (the rows of each value), after all columns were added and before the first
+        filter.
 
         Raises
         ------
@@ -41,7 +35,7 @@ class NativeColumns:
         _native.check(_native.lib.velo_columns_load_postings(self.handle, os.fsencode(path), generation))
 
     def write_postings(self, path: Path, generation: int) -> None:
-        """Write which rows have which value, and sync."""
+        """Write the postings (the rows of each value), and sync."""
         _native.check(_native.lib.velo_columns_write_postings(self.handle, os.fsencode(path), generation))
 
     @property
@@ -53,14 +47,7 @@ class NativeColumns:
 
 
 class NativeFilter:
-    """A filter in the library's hands; freed when nothing refers to it any more.
-
-    Attributes
-    ----------
-    handle : cdata
-        ``velo_filter *``
-    row_count : int
-    """
+    """A ``velo_filter``, freed when nothing refers to it."""
 
     def __init__(self, handle: Any, row_count: int, owner: Any = None) -> None:
         self.handle = _native.ffi.gc(handle, _native.lib.velo_filter_close)
@@ -88,7 +75,7 @@ class NativeFilter:
         return info
 
     def estimate(self) -> float:
-        """The expected share of rows that pass, 0 to 1: what a search reckons with."""
+        """The expected share of rows that pass, 0 to 1; searches plan with it."""
         return float(self._info().expected_share)
 
     def is_exact(self) -> bool:
@@ -107,16 +94,7 @@ class NativeFilter:
         return self._count
 
     def check(self, vertices: AnyArray) -> AnyArray:
-        """Whether each of some vertices passes, asked one by one as a search asks.
-
-        Parameters
-        ----------
-        vertices : ndarray of uint32
-
-        Returns
-        -------
-        ndarray of bool
-        """
+        """An array of bool: whether each of some vertices passes, tested one by one as a search does."""
         passes = np.empty(len(vertices), np.uint8)
         asked = np.ascontiguousarray(vertices, np.uint32)
         _native.check(
@@ -132,7 +110,7 @@ class NativeFilter:
 
     @property
     def memory_bytes(self) -> int:
-        """What the matches found so far take."""
+        """Memory of the matches found so far."""
         return int(self._info().memory_bytes)
 
     def matches(self) -> AnyArray:

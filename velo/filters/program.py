@@ -1,4 +1,4 @@
-"""The byte code that the library runs (drawn in docs/FORMAT.md), written from a filter bound to columns."""
+"""The bytecode of a bound filter, which the library runs (docs/FORMAT.md describes it)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["program_of"]
 _MAGIC: Final = b"VFLT"
 _VERSION: Final = 1
 _INSTRUCTIONS_MAX: Final = 4096
-#: Up to so many values a set is written out; beyond, as ranges where those are fewer.
+#: A set of up to this number of values is written out; a larger one as ranges where those are fewer.
 _SET_MAX: Final = 4096
 
 _RANGE, _IN_SET, _IS_NULL, _CONTAINS_ANY, _CONTAINS_ALL = range(1, 6)
@@ -151,7 +151,7 @@ class _Writer:
 
 
 def _steps(intervals: Intervals) -> int:
-    """How many instructions a set takes, roughly; one value is as good as one range."""
+    """The approximate number of instructions of a set; one value costs as much as one range."""
     if len(intervals) > 1 and cardinality(intervals) <= max(_SET_MAX, 2 * len(intervals)):
         return 2
     return 1 + sum(low != high for low, high in intervals)

@@ -1,6 +1,6 @@
 """Filters as SQL text: the condition of a WHERE clause, parsed by sqlglot and read into the tree.
 
-Only what a filter can say is let through, first by token (so that the parser never sees a statement, a
+Only the operators of filters are accepted, first by token (so that the parser never sees a statement, a
 comment or bottomless nesting), then by node; all else is a typed error with the line and character.
 """
 
@@ -30,9 +30,8 @@ from velo.filters.tree import (
     Not,
     Or,
     StartsWith,
-    refusal,
-    refuse,
 )
+from velo.filters.values import refusal, refuse
 
 __all__ = ["from_sql"]
 
@@ -90,7 +89,7 @@ _ALL: Final = ("array_contains_all", "array_has_all", "has_all", "list_has_all")
 _ONE: Final = ("array_contains", "array_has", "list_contains", "has")
 #: The number of a list's elements.
 _LENGTHS: Final = ("array_length", "array_size", "cardinality", "list_length", "len", "length")
-#: What may stand where a comparison has its column.
+#: Nodes that a comparison may have in place of a column.
 _COLUMN_SIDE: Final = ("Column", "Any", "ArraySize", "Length", "Anonymous")
 #: Functions that sqlglot knows by a class of their own.
 _KNOWN_CLASSES: Final = {
@@ -184,7 +183,7 @@ def _place(text: str, at: int) -> str:
 
 
 def _open_quote(text: str) -> int:
-    """Where the quote begins that never ends."""
+    """The position of the quote that is never closed."""
     opened, quote = 0, ""
     for at, letter in enumerate(text):
         if quote:

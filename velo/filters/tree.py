@@ -1,13 +1,13 @@
-"""The tree of conditions that every dress of a filter becomes, and the expressions that make it."""
+"""The tree of conditions, which every filter syntax is read into."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from velo.errors import FilterError, FilterTypeError
 from velo.filters.values import (
-    VALUES_MAX,
     Value,
     all_typed,
     plain,
@@ -17,13 +17,11 @@ from velo.filters.values import (
     typed,
     values_of,
 )
-from velo.filters.wants import Want
 
 __all__ = [
     "COMPARE_KEYS",
     "DEPTH_MAX",
     "NODES_MAX",
-    "VALUES_MAX",
     "And",
     "Between",
     "Combinable",
@@ -42,11 +40,9 @@ __all__ = [
     "Not",
     "Or",
     "StartsWith",
-    "Value",
+    "Want",
     "as_condition",
     "dict_key",
-    "refusal",
-    "refuse",
     "to_dict",
 ]
 
@@ -60,8 +56,37 @@ CompareOp: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 _SYMBOLS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
+class Want(Enum):
+    """The rows asked for while ``not`` moves to the leaves: (where it is true or false, where it is null)."""
+
+    TRUE = (True, False)
+    FALSE = (False, False)
+    NOT_FALSE = (True, True)
+    NOT_TRUE = (False, True)
+
+    @property
+    def positive(self) -> bool:
+        """Whether rows are wanted where the condition is true."""
+        return self.value[0]
+
+    @property
+    def null(self) -> bool:
+        """Whether rows are wanted where it is null."""
+        return self.value[1]
+
+    @property
+    def of_not(self) -> Want:
+        """The rows to ask `x` for, given those asked of ``NOT x``, which is null where `x` is."""
+        return Want((not self.positive, self.null))
+
+    @property
+    def of_not_true(self) -> Want:
+        """The rows to ask `x` for, given those asked of ``x IS NOT TRUE``, which is never null."""
+        return Want.NOT_TRUE if self.positive else Want.TRUE
+
+
 class Combinable(Protocol):
-    """What ``&``, ``|`` and ``~`` take: a condition, or a column of bools."""
+    """An operand of ``&``, ``|`` and ``~``: a condition, or a column of bools."""
 
     @property
     def _condition(self) -> Expr: ...
@@ -81,7 +106,7 @@ class Expr:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes this condition this one; equal for trees that are written equally."""
+        """The identity of this condition: equal for trees that are written equally."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -177,7 +202,7 @@ class Leaf(Expr):
     """
 
     column: str
-    #: Where it stood in the dict that it was read from, for errors.
+    #: Its position in the dict that it was read from, for errors.
     position: str | None = field(default=None, repr=False, kw_only=True)
     of: Literal["value", "length"] = field(default="value", repr=False, kw_only=True)
     depth = 1
@@ -197,11 +222,11 @@ class Leaf(Expr):
 
     @property
     def says(self) -> tuple[Any, ...]:
-        """The key but for what it is of."""
+        """The key, without `of`."""
         raise NotImplementedError
 
     def operator(self) -> tuple[str, Any]:
-        """How dicts write it: operator and operand."""
+        """Operator and operand in the dict syntax."""
         raise NotImplementedError
 
     def _written(self, want: Want) -> dict[str, Any]:

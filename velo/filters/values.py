@@ -1,4 +1,4 @@
-"""Values that conditions compare with, checked, and the errors that name their place in a filter."""
+"""Checks of the values that conditions compare with, and errors that name their place in a filter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from velo.errors import FilterError, FilterTypeError
 
 __all__ = ["VALUES_MAX", "Value", "all_typed", "plain", "refusal", "refuse", "scalar", "typed", "values_of"]
 
-#: How many values one list may hold.
+#: Values of one list at most.
 VALUES_MAX: Final = 1 << 20
 
-#: What a column is compared with.
+#: A value to compare a column with.
 Value: TypeAlias = (
     bool | int | float | str | dt.datetime | dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64
 )

@@ -21,7 +21,8 @@ from velo.errors import (
     NotFiniteError,
     UnknownIdError,
 )
-from velo.filters import And, Column, Compare, Expr, from_dict, from_text
+from velo.filters import And, Compare, Expr
+from velo.filters.compiler import read_condition
 from velo.integrations.conditions import of_fields
 from velo.integrations.values import OWN, Columns, decoded, encoded, values_of
 
@@ -541,14 +542,9 @@ def _field_columns(schema: Any, fields: Sequence[Mapping[tuple[str, str], Any]])
 
 def _expression(given: Any) -> Expr:
     """A filter as users give it to velo."""
-    if isinstance(given, Expr):
-        return given
-    if isinstance(given, Column):  # of bools
-        return Compare(given.name, "eq", True)
-    if isinstance(given, Mapping):
-        return from_dict(given)
-    if isinstance(given, str):
-        return from_text(given)
+    condition = read_condition(given)
+    if isinstance(condition, Expr):
+        return condition
     if callable(given):
         raise FilterError(
             "filter: an index asks no function: give a dict, an expression of velo.col or SQL",

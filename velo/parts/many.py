@@ -19,7 +19,7 @@ from velo.filters.arrays import arrow_of
 from velo.filters.columns import FilterColumn
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.filters.native import NativeColumns, NativeFilter
-from velo.filters.tree import refuse
+from velo.filters.values import refuse
 from velo.folder.ids import Ids, checked_ids
 from velo.folder.metadata import as_given
 from velo.types import AnyArray, Int64Array
