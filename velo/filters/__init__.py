@@ -1,7 +1,7 @@
 """Filters: conditions on the metadata of the rows that a search may return.
 
-One tree in several syntaxes: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores), JSON,
-and SQL text. They say the same things and cost the same::
+One tree in several syntaxes: expressions, dicts (in the manner of MongoDB or of OpenAI's vector stores),
+JSON, and SQL text. They say the same things and cost the same::
 
     (velo.col("year") >= 2020) & velo.col("tags").contains_all(["cat", "sofa"])
     {"year": {"$gte": 2020}, "tags": {"$all": ["cat", "sofa"]}}

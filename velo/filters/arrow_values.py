@@ -93,7 +93,7 @@ def with_element(kind: ArrowType, element: ArrowType) -> ArrowType:
 
 
 def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
-    """The storage type of values: without dictionaries, run lengths and views (those for which `only` holds)."""
+    """The storage type of values: without dictionaries, run lengths and views (if `only` holds for them)."""
 
     def inner(one: ArrowType) -> ArrowType:
         return undressed(one, only=only)

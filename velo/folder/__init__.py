@@ -1,1 +1,1 @@
-"""The files of an index that Python writes and reads, and how one folder takes the place of another."""
+"""The files of an index that Python reads and writes, and the replacement of whole folders."""

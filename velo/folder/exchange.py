@@ -1,8 +1,8 @@
-"""Exchanging the metadata of a finished index: new files beside the old ones, then one rename.
+"""Replacement of the metadata of a finished index: new files beside the old ones, then one rename.
 
-A new generation of the metadata's files is written complete and synced; the manifest that names it takes the
-place of the old one in a single rename; the old files are removed. Pages, links and codes are not touched. A
-process killed before the rename leaves the old metadata, and files that the next exchange removes.
+A new generation of the metadata's files is written complete and synced; the manifest that names it replaces
+the old one in a single rename; the old files are removed. Pages, links and codes are not touched. A process
+killed before the rename leaves the old metadata, and files that the next replacement removes.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ _PREFIX: Final = "columns."
 
 
 def find_index(folder: Path) -> tuple[int, Ids]:
-    """Rows and ids of an index, without opening all of it.
-
-    Raises
-    ------
-    NotAnIndexError, CorruptIndexError
-    """
+    """Read the row count and ids of an index without opening all of it."""
 
     def find() -> tuple[int, Ids]:
         data = data_folder(folder)
@@ -82,33 +77,29 @@ def change_metadata(
     keep: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write new metadata of an index and put it in the place of the old.
+    """Write new metadata of an index and replace the old.
 
     Parameters
     ----------
-    folder : Path
     source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
-    row_count : int
-        Of the index.
-    ids : Ids
     ids_column : str, optional
-        The column that says which vector a row belongs to; it becomes no metadata. Without it rows are in
-        the order in which the vectors were built.
+        The column with the id of the vector that a row belongs to; not stored as metadata. Without it rows
+        are in the order in which the vectors were built.
     keep : bool
-        Keep the columns that are there, and add these.
+        Keep the present columns, and add these.
     overwrite : bool
-        With `keep`: columns of the same name take the place of the old ones.
+        With `keep`: replace columns of the same name.
 
     Raises
     ------
     InvalidArgumentError
-        Another number of rows, a name that is there already, a column that cannot be stored.
+        Another number of rows, a name that exists, a column that cannot be stored.
     UnknownColumnError, UnknownIdError, DuplicateIdError
         Of `ids_column`.
     BusyError
         Another process is changing the metadata of this index, or writes to it.
     UnsupportedError
-        Rows of the index were deleted.
+        Rows of the index were inserted or deleted.
     """
     refuse_live(folder, "its metadata cannot be exchanged")
     with locked(folder):
@@ -138,7 +129,7 @@ def change_metadata(
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One change at a time; the system unlocks when a process dies."""
+    """Lock the folder against other changes; the system unlocks when a process dies."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError as error:
@@ -158,7 +149,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tuple[Any, AnyArray]:
-    """The table without its ids, and the row of it that each vertex has."""
+    """The table without its ids, and the row of the table for each vertex."""
     columns = given_metadata(source, row_count)
     table = columns.table()
     if ids_column is None:
@@ -195,7 +186,7 @@ def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
 
 
 def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bool) -> tuple[list[Any], Any]:
-    """The old columns in their order, those of the same name exchanged, then the new ones."""
+    """The old columns in their order, those of the same name replaced, then the new ones."""
     fresh = dict(zip(schema.names, arrays, strict=True))
     shared = [name for name in before.column_names if name in fresh]
     if shared and not overwrite:

@@ -1,18 +1,18 @@
-"""Columns of a part that is made of others: read and written some rows at a time, none of them whole.
+"""Columns of a segment merged from others: read and written some rows at a time, never whole.
 
-A row goes from where it is stored into the column that it gets, in the order of the new part. What the rows
-of a batch take is all that is held, whatever the table takes. A column of texts, or of lists of them, is
-merged by its codes. Its dictionaries become one, a block of each at a time, and its rows are looked at twice,
-once for the texts that they use. Of each text 5 bytes are held, of one column at a time.
+Each row moves from its old column into the new one, in the order of the new segment, and memory holds one
+batch of rows. Columns of texts, or of lists of them, are merged by their codes: their dictionaries become
+one, a block of each at a time, and their rows are read twice, once to find the texts in use. That takes 5
+bytes for each text, for one column at a time.
 
-Two kinds of columns are read whole, one after the other: what has dictionaries or views inside of other
-types, and lists of whole numbers of which some are beyond int64 or missing.
+Two kinds of columns are read whole, one after the other: types that contain dictionaries or views inside of
+other types, and lists of integers some of which are null or beyond int64.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,6 @@ from velo.filters.arrow_values import (
     with_element,
 )
 from velo.filters.columns import CODES_MAX, encode
-from velo.folder.dictionaries import merge_dictionaries
 from velo.folder.spool import Body, Placed, Spool, can_grow
 from velo.types import AnyArray
 
@@ -41,25 +40,27 @@ __all__ = ["ColumnSource", "StoredRows", "flowed_columns"]
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
-#: What the rows of a batch may take of a column, as it is stored, and how many there may be.
+#: Bytes of one stored column in a batch of rows at most, and rows.
 _BATCH_BYTES: Final = 1 << 19
 _BATCH_ROWS: Final = 1 << 15
+#: Bytes and values of dictionaries that are merged at a time, at least one value.
+_MERGED_BYTES: Final = 1 << 20
+_MERGED_BYTES_LEAST: Final = 1 << 16
+_MERGED_VALUES: Final = 1 << 15
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A column of those rows that lie in one place.
+    """Rows `first` to `last` of a column, stored in one place.
 
     Attributes
     ----------
-    first, last : int
-        The first of these rows, and the one after the last.
     dictionary : pyarrow.Array or None
-        Behind the codes that it is stored as.
+        The values behind codes.
     row_bytes : float
-        What a row takes, on average.
+        Average size of a row.
     take : callable
-        Some of these rows, counted from the first, as they are stored.
+        Returns rows in stored form, by number from `first` on.
     """
 
     first: int
@@ -75,7 +76,7 @@ class ColumnSource(ABC):
     @property
     @abstractmethod
     def row_count(self) -> int:
-        """How many rows there are, one at least."""
+        """The number of rows, at least one."""
 
     @property
     @abstractmethod
@@ -84,32 +85,21 @@ class ColumnSource(ABC):
 
     @abstractmethod
     def stored(self, name: str) -> list[StoredRows]:
-        """A column where it is stored: rows after rows, until all are there."""
+        """The stored pieces of a column, in the order of rows."""
 
     @abstractmethod
     def undressed(self, name: str, rows: AnyArray) -> Any:
-        """A column of some rows, in a type that Arrow can take from (velo.filters.arrow_values)."""
+        """A column of some rows in its storage type (:mod:`velo.filters.arrow_values`)."""
 
     @abstractmethod
     def given(self, name: str) -> Any:
-        """A table of the one column of all rows, as it was given."""
+        """A table of one column with all rows, in the type it was given in."""
 
 
 def flowed_columns(source: ColumnSource, rows: AnyArray, body: Body) -> tuple[list[Any], Any]:
-    """The stored columns of a source, vertex ``v`` with row ``rows[v]``, mapped.
+    """Write the columns of a source into `body`, vertex ``v`` with row ``rows[v]``, and map them.
 
-    Parameters
-    ----------
-    source : ColumnSource
-    rows : ndarray of uint32
-    body : Body
-        Where they lie.
-
-    Returns
-    -------
-    arrays : list of pyarrow.Array
-    schema : pyarrow.Schema
-        The columns as they were given; a dictionary may need wider indices.
+    Returns the arrays, and their schema as given; a dictionary may get wider indices.
 
     Raises
     ------
@@ -126,7 +116,7 @@ def flowed_columns(source: ColumnSource, rows: AnyArray, body: Body) -> tuple[li
 
 
 class _Column:
-    """One column on its way."""
+    """One column on its way into the body."""
 
     def __init__(self, source: ColumnSource, field: Any, rows: AnyArray, body: Body) -> None:
         self._source, self._rows, self._body = source, rows, body
@@ -134,7 +124,7 @@ class _Column:
         self._stored = source.stored(field.name)
 
     def placed(self) -> tuple[Placed, Any]:
-        """The column in the body, and its type as it was given."""
+        """Write the column; its place in the body, and its type as given."""
         plain = plain_type(self._kind)
         is_coded = [one.dictionary is not None for one in self._stored]
         if is_string(plain):
@@ -155,7 +145,7 @@ class _Column:
             yield self._rows[start : start + size]
 
     def _row_by_row(self) -> tuple[Placed, Any]:
-        """Values that stand for themselves."""
+        """Values that need no dictionary."""
         kind = self._encoded(np.zeros(0, np.int64))[1].type
         if not can_grow(kind):
             return self._whole()
@@ -168,7 +158,7 @@ class _Column:
         return spool.place(), coded.type()
 
     def _encoded(self, rows: AnyArray) -> tuple[Any, Any]:
-        """Some rows, undressed and as they are stored."""
+        """Some rows in the storage type, and as stored."""
         column = self._source.undressed(self._name, rows)
         return column, encode(self._name, column, arrow_of(np.arange(len(rows))))
 
@@ -180,7 +170,7 @@ class _Column:
         return self._body.stored(stored), kind
 
     def _codes(self, elements_of: Callable[[Any], Any]) -> tuple[list[AnyArray], Spool]:
-        """The code that each value of each place gets, and the values that rows use."""
+        """The new code of each value of each piece, and the values in use."""
         used = []
         for one in self._stored:
             of_one = np.zeros(len(one.dictionary), bool)
@@ -193,7 +183,7 @@ class _Column:
             used.append(of_one)
         codes = [np.zeros(max(1, len(one.dictionary)), np.int32) for one in self._stored]
         values = Spool(pa.large_string(), self._name, self._body)
-        merge_dictionaries([one.dictionary for one in self._stored], used, codes, values)
+        _merge_dictionaries([one.dictionary for one in self._stored], used, codes, values)
         self._check_codes(values.count, "distinct values")
         return codes, values
 
@@ -239,7 +229,7 @@ class _Column:
 
 
 def _recoded(indices: Any, codes: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Codes of another dictionary in the place of these, 0 where there is none, and which are there."""
+    """Translated codes, 0 for null, and which are valid."""
     valid = valid_of(indices)
     found = codes[np.where(valid, numpy_of(indices, np.int32), 0)]
     found[~valid] = 0
@@ -278,7 +268,7 @@ def _in_lists(lists: Spool, values: Spool) -> Placed:
 
 
 class _Coded:
-    """The type in which a column was given, whose dictionary may come to need wider indices."""
+    """The type that a column was given in; its dictionary may need wider indices."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -294,7 +284,7 @@ class _Coded:
         self._count = 0
 
     def look_at(self, column: Any) -> None:
-        """Count the values of some rows: those of narrow indices, of which there are few."""
+        """Count the distinct values of some rows, if the indices are narrow."""
         if self._coded is None or self._most > 2**16 or self._count > self._most:
             return
         values = one_array(column)
@@ -303,9 +293,74 @@ class _Coded:
         self._count = len(self._met)
 
     def type(self, count: int | None = None) -> Any:
-        """The type, with wider indices where there are more values than they count."""
+        """The type, with wider indices if its own cannot count all values."""
         count = self._count if count is None else count
         if self._coded is None or count <= self._most:
             return self._kind
         wide = pa.dictionary(pa.int32(), self._coded.value_type, self._coded.ordered)
         return with_element(self._kind, wide) if self._of_lists else wide
+
+
+class _Reader:
+    """The used values of a dictionary, a block at a time: `values`, and their `places` in the dictionary."""
+
+    def __init__(self, dictionary: Any, used: AnyArray, block_bytes: int) -> None:
+        self._dictionary, self._used, self._block_bytes = dictionary, used, block_bytes
+        self._next = 0
+        self.values, self.places = dictionary.slice(0, 0), np.zeros(0, np.int64)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether further blocks follow."""
+        return self._next < len(self._dictionary)
+
+    def fill(self) -> None:
+        """Read the next block once this one is taken."""
+        while len(self.values) == 0 and self.has_more:
+            start, size = self._next, min(_MERGED_VALUES, len(self._dictionary) - self._next)
+            some = self._dictionary.slice(start, size)
+            offsets = np.frombuffer(some.buffers()[1], np.int64, size + 1, 8 * some.offset)
+            size = max(1, int(np.searchsorted(offsets, offsets[0] + self._block_bytes, side="right")) - 1)
+            inside = np.flatnonzero(self._used[start : start + size])
+            self.values, self.places = some.take(arrow_of(inside)), start + inside
+            self._next = start + size
+
+    def taken(self, bound: Any) -> tuple[Any, AnyArray]:
+        """Take the values of the block up to and including a bound; all of them without one."""
+        count = len(self.values)
+        if bound is not None:
+            count = pc.sum(pc.less_equal(self.values, bound)).as_py() or 0
+        taken = self.values.slice(0, count), self.places[:count]
+        self.values, self.places = self.values.slice(count), self.places[count:]
+        return taken
+
+
+def _merge_dictionaries(
+    dictionaries: Sequence[Any], used: Sequence[AnyArray], codes: Sequence[AnyArray], merged: Spool
+) -> None:
+    """Append the used values of several sorted dictionaries to `merged` in order, each once.
+
+    `used` has a bool for each value of each dictionary; `codes` receives the code of each value in `merged`.
+    """
+    block_bytes = max(_MERGED_BYTES_LEAST, _MERGED_BYTES // max(1, len(dictionaries)))
+    readers = [_Reader(*both, block_bytes) for both in zip(dictionaries, used, strict=True)]
+    while True:
+        for reader in readers:
+            reader.fill()
+        # Beyond the end of its block a dictionary may go on with values that come before those of others.
+        ends = [reader.values[-1] for reader in readers if len(reader.values) and reader.has_more]
+        bound = min(ends, key=lambda end: end.as_py(), default=None)
+        taken = [reader.taken(bound) for reader in readers]
+        values = pa.concat_arrays([some for some, _ in taken])
+        if len(values) == 0:
+            return
+        encoded = values.dictionary_encode()
+        order = numpy_of(pc.sort_indices(encoded.dictionary), np.uint64)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(merged.count, merged.count + len(order))
+        found = rank[numpy_of(encoded.indices, np.int32)]
+        at = 0
+        for (_, places), of_one in zip(taken, codes, strict=True):
+            of_one[places] = found[at : at + len(places)]
+            at += len(places)
+        merged.append(encoded.dictionary.take(arrow_of(order)))

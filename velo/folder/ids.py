@@ -35,17 +35,7 @@ IdColumn: TypeAlias = Int64Array | Any
 
 
 def given_ids(ids: Any, row_count: int) -> IdColumn:
-    """The ids that a caller gave, checked: one a row, none missing, none twice.
-
-    Parameters
-    ----------
-    ids : array-like of int or str, Arrow array, or pandas series
-    row_count : int
-
-    Returns
-    -------
-    ndarray of int64, or Arrow array of large_string
-    """
+    """Check the ids that a caller gave: one for each row, none missing, no duplicates."""
     column = _column(ids)
     if len(column) != row_count:
         raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
@@ -68,13 +58,9 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
 
 
 def checked_ids(ids: Any) -> IdColumn:
-    """Ids to look for: all whole numbers or all strings, any of them any number of times.
+    """Check ids to look up: all integers or all strings, duplicates allowed; a single id is a list of one.
 
-    One id alone is a list of it. A UUID is its text.
-
-    Raises
-    ------
-    InvalidArgumentError
+    A UUID becomes its text.
     """
     if isinstance(ids, str | int | np.integer | UUID) and not isinstance(ids, bool):
         ids = [ids]
@@ -171,21 +157,10 @@ def _shown(column: IdColumn, row: int) -> str:
 
 
 def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: int = 0) -> str:
-    """Write ``ids.arrow`` in placement order.
+    """Write ``ids.arrow`` in placement order, and return the kind: "row", "int64" or "string".
 
-    Parameters
-    ----------
-    folder : Path
-    column : ids of the input's rows, or None for row numbers
-    rows : ndarray of uint32
-        ``rows[vertex]`` is the vertex's row of the input.
-    first_row : int
-        The number of the first row, where this index is a shard.
-
-    Returns
-    -------
-    str
-        The kind written: ``"row"``, ``"int64"`` or ``"string"``.
+    `column` is None for row numbers, which begin at `first_row`; ``rows[vertex]`` is the vertex's row of the
+    input.
     """
     if column is None:
         kind = "row"
@@ -208,14 +183,7 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
 
 
 class Ids:
-    """The ids of an open index, mapped from its file.
-
-    Attributes
-    ----------
-    kind : {"int64", "string"}
-    kind_known : bool
-        A row, or one that was there before, has told the kind.
-    """
+    """The ids of an open index, mapped from its file. `kind_known`: some row has decided the kind."""
 
     kind_known: bool = True
 
@@ -260,12 +228,7 @@ class Ids:
         return self._rows is None
 
     def check_kind(self, column: IdColumn, argument: str) -> None:
-        """Refuse ids of another kind than this index has; none at all are of any kind, and so is no row.
-
-        Raises
-        ------
-        InvalidArgumentError
-        """
+        """Refuse ids of another kind than this index has; no ids, or no rows, have no kind."""
         if self.kind_known and len(column) and isinstance(column, np.ndarray) != (self.kind == "int64"):
             wanted = "whole numbers" if self.kind == "int64" else "strings"
             raise InvalidArgumentError(f"{argument}: the ids of this index are {wanted}", argument=argument)
@@ -282,19 +245,7 @@ class Ids:
         return rows
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
-        """The ids of `vertices`, an array of any shape in which -1 stands for none.
-
-        Parameters
-        ----------
-        vertices : ndarray of int64
-        complete : bool
-            None of them is -1.
-
-        Returns
-        -------
-        ndarray of the same shape
-            int64 with -1 for none, or str objects with None.
-        """
+        """The ids of vertices, an array of any shape: -1 (strings: None) for -1, unless it is `complete`."""
         if self._numbers is not None:
             if complete:
                 ids: AnyArray = self._numbers[
@@ -316,16 +267,10 @@ class Ids:
     def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
         """The vertex of each id.
 
-        Parameters
-        ----------
-        ids : array-like of the index's kind of id
-        argument : str
-            Its name, for errors.
-
         Raises
         ------
         UnknownIdError
-            An id that no vector has.
+            No vector has the id; the error names `argument`.
         """
         found = self.find(ids, argument)
         unknown = np.flatnonzero(found < 0)
@@ -355,16 +300,7 @@ class Ids:
         return vertices
 
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
-        """Vertices in the order of their ids, which no merge changes.
-
-        Parameters
-        ----------
-        after : int or str, optional
-            Only ids above it, whether or not a vector has it.
-        most : int
-        passing : ndarray of bool, optional
-            Of each vertex; all without it.
-        """
+        """At most `most` vertices in the order of their ids, which no merge changes, after the id `after`."""
         order = self._ordered()
         start = 0
         if after is not None and self._numbers is not None:

@@ -1,4 +1,4 @@
-"""What killed processes leave in an index folder and beside it: put back where it belongs, or removed."""
+"""Cleanup after killed processes, in an index folder and beside it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _METADATA: Final = re.compile(
 
 
 def building_folder(target: Path) -> Path:
-    """Where what shall take the place of `target` is built."""
+    """The folder in which the successor of `target` is built."""
     return target.parent / f".{target.name}.building"
 
 
@@ -46,19 +46,14 @@ def is_work(name: str) -> bool:
 
 
 def old_prefix(target: Path) -> str:
-    """How folders are called in which `target` waits for its successor, and then for its removal."""
+    """The prefix of folders in which the old `target` is kept until its successor is in place."""
     return f".{target.name}.old-"
 
 
 def settle(target: Path) -> list[str]:
-    """End an exchange of folders that was killed: the old one is put back where the new one had not come.
+    """Finish the replacement of a folder that was killed: restore the old one if the new one is not in place.
 
-    Nothing is done while another process builds there.
-
-    Returns
-    -------
-    list of str
-        The names of what was put back or removed.
+    Nothing is done while another process builds there. Returns the names that were restored or removed.
     """
     done: list[str] = []
     with contextlib.suppress(OSError):
@@ -75,14 +70,10 @@ def settle(target: Path) -> list[str]:
 
 
 def clean_folder(target: Path) -> list[str]:
-    """Remove what killed processes left in an index or a collection, and beside it.
+    """Remove everything that killed processes left in an index or a collection, and beside it.
 
-    What a build could go on from goes too. Files of others stay, and so does all of a build that lives.
-
-    Returns
-    -------
-    list of str
-        The names of what was put back or removed.
+    This includes unfinished builds that could be resumed. Other files stay, and so does a build that is
+    running. Returns the names that were restored or removed.
     """
     done = settle(target)
     fresh = building_folder(target)

@@ -1,4 +1,4 @@
-"""Whether a folder holds live data, and where the index in it lies; all else only the library reads."""
+"""Whether an index has live data (``live.json``), and the folders of its segments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from velo.folder.paths import check_is_folder
 __all__ = ["PART_FIRST", "ROOT_FILE", "data_folder", "data_folders", "is_live", "refuse_live"]
 
 ROOT_FILE: Final = "live.json"
-#: What an index that was built becomes with its first write.
+#: The segment that a built index becomes with its first write.
 PART_FIRST: Final = "part-0000000000000001"
 
 
@@ -22,7 +22,7 @@ def is_live(folder: Path) -> bool:
 
 
 def data_folders(folder: Path) -> list[Path]:
-    """Where the files of an index lie: the folder itself, or its parts.
+    """The folders with the files of an index: its own, or those of its segments.
 
     Raises
     ------
@@ -43,14 +43,14 @@ def data_folders(folder: Path) -> list[Path]:
 
 
 def data_folder(folder: Path) -> Path:
-    """Where the files of an index of one part lie.
+    """The folder with the files of an index of one segment.
 
     Raises
     ------
     CorruptIndexError
         ``live.json`` cannot be read.
     UnsupportedError
-        The index has several parts, or none.
+        The index has several segments, or none.
     """
     folders = data_folders(folder)
     if len(folders) == 1:
@@ -59,6 +59,6 @@ def data_folder(folder: Path) -> Path:
 
 
 def refuse_live(folder: Path, what: str) -> None:
-    """Refuse what goes with indexes only that are as they were built."""
+    """Refuse an operation on indexes that were written to since they were built."""
     if is_live(folder):
         raise UnsupportedError(f"{folder} has rows that came or went: {what}")

@@ -1,4 +1,4 @@
-"""What ``manifest.json`` says of an index: the only place of Python that reads it."""
+"""The contents of ``manifest.json``; no other Python module reads it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,18 @@ _COUNT_MAX: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest as far as Python needs it; the library checks all of it when it opens the index.
+    """The parts of a manifest that Python needs; the library checks all of it when it opens the index.
 
     Attributes
     ----------
-    row_count, dim : int
-    metric : {"l2", "ip", "cosine"}
     memory_bits, record_bits : int
         Bits a dimension of the code in memory and of its lower part on disk.
-    page_count : int
     files : tuple of str
         The names of all other files of the index.
     user : dict
-        What this package keeps there: the kind of ids, the first row, the metadata's generation.
+        Entries of this package: the kind of ids, the first row, the metadata's generation.
     calibration : dict or None
-        The table behind ``recall``, as :mod:`velo.building.calibration` made it.
+        The table behind ``recall``, from :mod:`velo.building.calibration`.
     """
 
     row_count: int
@@ -76,16 +73,15 @@ def manifest_bytes(folder: Path) -> bytes:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an index.
+    """Read the manifest of an index.
 
     Raises
     ------
     NotAnIndexError
         There is none.
     CorruptIndexError
-        It is damaged, or lacks what every manifest has.
+        It is damaged, or lacks a required entry.
     DeviceError, PermissionDeniedError
-        The system does not let us read it.
     """
     try:
         document = load_json(folder / MANIFEST_FILE)

@@ -1,12 +1,12 @@
-"""Metadata of the rows: what filters look at and what is returned with hits.
+"""Metadata of the rows: the columns that filters test and searches return.
 
 ``columns.arrow`` is an Arrow IPC file with one record batch, uncompressed and in placement order, so that a
-column's buffers can be mapped and handed to the library as they lie. How each type is stored stands in
-:mod:`velo.filters.columns`. ``columns.postings``, which the library writes and maps, says which rows have
-which value. ``columns.stats`` is JSON: counts, extremes, frequent values and quantiles a column.
+column's buffers can be mapped and passed to the library as they are; :mod:`velo.filters.columns` describes
+how each type is stored. ``columns.postings``, written and mapped by the library, has the rows of each value.
+``columns.stats`` is JSON: counts, extremes, frequent values and quantiles of each column.
 
 Metadata that was set later (:mod:`velo.folder.exchange`) is a new generation of these files, with its number
-in their names; the manifest says which generation an index has.
+in their names; the manifest has the generation of the index.
 """
 
 from __future__ import annotations
@@ -76,13 +76,7 @@ _PARQUET: Final = (".parquet", ".pq", ".parq")
 
 
 class GivenMetadata:
-    """Metadata that a caller gave, checked as far as that needs no reading of values.
-
-    Attributes
-    ----------
-    row_count : int
-    schema : pyarrow.Schema
-    """
+    """Metadata that a caller gave, checked without reading its values."""
 
     def __init__(self, source: pa.Table | Path, schema: pa.Schema, first_row: int, row_count: int) -> None:
         self._source = source
@@ -98,12 +92,7 @@ class GivenMetadata:
         return rows if self._text is None else rows.replace_schema_metadata(self.schema.metadata)
 
     def with_text(self, column: Any) -> GivenMetadata:
-        """The same, one of whose columns holds the text that searches by words look at.
-
-        Raises
-        ------
-        InvalidArgumentError, UnknownColumnError
-        """
+        """The same with `column` marked as the text that full-text searches use."""
         schema = with_text_column(self.schema, column)
         made = GivenMetadata(self._source, schema, self._first_row, self.row_count)
         made._text = column
@@ -111,22 +100,22 @@ class GivenMetadata:
 
 
 def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMetadata:
-    """Look at what a caller gave as metadata, before anything is built.
+    """Check metadata that a caller gave, before anything is built.
 
     Parameters
     ----------
     source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
-        In a mapping one value in the place of a column is that of every row. The path is of a Parquet or an
+        In a mapping a single value instead of a column applies to every row. The path is of a Parquet or an
         Arrow IPC (Feather) file.
     row_count : int
         Rows of this index.
     first_row : int
-        The first of them, where the index is one shard of several over one table.
+        The first of them, if the index is one shard of several over one table.
 
     Raises
     ------
     InvalidArgumentError
-        Another number of rows, two columns of one name, or something that is no table.
+        Another number of rows, two columns of one name, or not a table.
     """
     table: Any
     if isinstance(source, str | os.PathLike):
@@ -204,13 +193,7 @@ def _look(path: Path) -> tuple[Any, int]:
 
 
 def read_table(path: Path) -> Any:
-    """A Parquet or Arrow file as a table.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It cannot be read.
-    """
+    """Read a Parquet or Arrow file as a table; InvalidArgumentError if it cannot be read."""
     with _reading(path):
         if path.suffix in _PARQUET:
             import pyarrow.parquet as pq
@@ -250,17 +233,7 @@ def write_metadata(
 ) -> list[str]:
     """Write columns, statistics and postings into an index folder, each by rename after fsync.
 
-    Parameters
-    ----------
-    folder : path
-    metadata : GivenMetadata, ColumnSource or pyarrow.Table
-    rows : ndarray of uint32
-        ``rows[vertex]`` is the vertex's row of the input.
-
-    Returns
-    -------
-    list of str
-        The names of the files.
+    ``rows[vertex]`` is the vertex's row of the input. Returns the names of the files.
     """
     if isinstance(metadata, ColumnSource):
         with Body(Path(folder)) as body:
@@ -273,7 +246,7 @@ def write_metadata(
 
 
 def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
-    """The columns of a table as they are stored, vertex ``v`` with row ``rows[v]``.
+    """The columns of a table in stored form, vertex ``v`` with row ``rows[v]``.
 
     Raises
     ------
@@ -360,7 +333,7 @@ def _original_schema(schema: Any) -> Any:
 
 
 def generation_in(folder: Path) -> int:
-    """Which generation of its metadata an index has; 0: none.
+    """The generation of an index's metadata; 0: none.
 
     Raises
     ------
@@ -385,12 +358,6 @@ def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
 
 class MetadataStore:
     """Columns in placement order, mapped from ``columns.arrow``.
-
-    Parameters
-    ----------
-    path : Path
-    row_count : int
-        Rows of the index; another number in the file is damage.
 
     Attributes
     ----------
@@ -444,7 +411,7 @@ class MetadataStore:
             return self._batch.column(name).take(arrow_of(vertices))
 
     def stored_row_bytes(self, name: str) -> float:
-        """What a row of a column takes on average, its dictionary left out."""
+        """Average size of a row of a column, without its dictionary."""
         return array_bytes(self._batch.column(name)) / max(1, self.row_count)
 
     @cached_property
@@ -461,14 +428,7 @@ class MetadataStore:
         return columns
 
     def made(self, name: str, of: str) -> FilterColumn | None:
-        """A column that filters look at and no file holds (:mod:`velo.filters.made`); made once.
-
-        Parameters
-        ----------
-        name : str
-            Of a column, or ``column.field`` of a struct.
-        of : {"value", "length"}
-        """
+        """A derived column (:mod:`velo.filters.made`) of `name`, a column or ``column.field``; made once."""
         with self._making:
             if (name, of) not in self._made:
                 self._made[name, of] = self._make(name, of)
@@ -500,22 +460,7 @@ class MetadataStore:
         return lists + self._made_bytes
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
-        """Some rows, as they were given.
-
-        Parameters
-        ----------
-        vertices : ndarray of int
-        columns : list of str, optional
-            All by default.
-
-        Returns
-        -------
-        pyarrow.Table
-
-        Raises
-        ------
-        UnknownColumnError
-        """
+        """A table of some rows, with all or some columns, in the types they were given in."""
         return self._taken(vertices, columns, lambda kind: kind)
 
     def undressed_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
@@ -562,9 +507,9 @@ class MetadataStore:
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
-        """What each column takes of the mapped files once a filter has touched all of it, postings left out.
+        """Memory of each column's mapped files once a filter has read all of it, without postings.
 
-        Lists bring 8 bytes a row for their signatures, which are mapped too.
+        Lists add 8 bytes a row for their signatures, which are mapped too.
         """
         sizes = {}
         for name, stored in zip(self.schema.names, self._batch.columns, strict=True):

@@ -1,4 +1,4 @@
-"""One consistent state of a folder that another process may change meanwhile."""
+"""Consistent reads of a folder that another process may change at the same time."""
 
 from __future__ import annotations
 
@@ -22,27 +22,11 @@ _BETWEEN_S: Final = 0.005
 
 
 def at_one_moment(folder: Path, read: Callable[[], _Result]) -> _Result:
-    """Read several files of an index, and again where they changed meanwhile.
+    """Read several files of an index, and retry if they changed meanwhile.
 
     A first write moves the files of an index, new metadata and merges replace some, and a build with
-    ``overwrite=True`` replaces the folder. A failure that none of these explains is raised at once.
-
-    Parameters
-    ----------
-    folder : Path
-        Of one index.
-    read : callable
-        Reads the files by their names. It has no effect where it fails.
-
-    Returns
-    -------
-    object
-        What `read` returned.
-
-    Raises
-    ------
-    VeloError, OSError
-        As `read` does.
+    ``overwrite=True`` replaces the folder. A failure without such a change is raised at once. `read` must
+    have no effect when it fails.
     """
     for attempt in range(ATTEMPTS):
         before = _state_of(folder)
@@ -59,7 +43,7 @@ def at_one_moment(folder: Path, read: Callable[[], _Result]) -> _Result:
 
 
 def _state_of(folder: Path) -> tuple[int, bytes, bytes] | None:
-    """Which folder it is, and the files that name all others; None: there is no folder."""
+    """The folder's inode and the files that name all others; None: there is no folder."""
     try:
         return folder.stat().st_ino, _content(folder / ROOT_FILE), _content(folder / MANIFEST_FILE)
     except (OSError, ValueError):  # a name with a NUL

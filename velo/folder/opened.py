@@ -1,4 +1,4 @@
-"""The folder of an open index: held by its descriptor, whatever becomes of its path."""
+"""The folder of an open index: identified by its descriptor, not by its path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["OpenedFolder", "shown"]
 
 
 def shown(path: Path) -> str:
-    """A path for people: from the current directory, where it lies below that."""
+    """A path for messages: relative to the current directory if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (OSError, ValueError):
@@ -20,21 +20,12 @@ def shown(path: Path) -> str:
 
 
 class OpenedFolder:
-    """A folder that was opened once, and is the same one ever after.
+    """A folder that stays the same one after it was opened.
 
-    Who changes the directory, renames the folder or puts another into its place changes what a path means,
-    and not which folder a descriptor holds. So whatever an index makes, renames, reads or removes it names by
-    :attr:`at`. The descriptor closes with :meth:`close`, or when nothing refers to the folder any more.
-
-    Parameters
-    ----------
-    path : Path
-        Absolute.
-
-    Attributes
-    ----------
-    path : Path
-        What it was called when it was opened; for people.
+    A change of directory, a rename of the folder, or another folder in its place change the meaning of a
+    path, but not the folder that a descriptor refers to. So an index names all of its files by :attr:`at`.
+    The descriptor closes with :meth:`close`, or when nothing refers to the folder any more. `path`, an
+    absolute one, is the folder's name when it was opened, for messages.
 
     Raises
     ------
@@ -59,13 +50,13 @@ class OpenedFolder:
 
     @property
     def at(self) -> Path:
-        """A path of the folder that holds whatever it is called by now.
+        """A path that leads to the folder, whatever its name is now.
 
         Raises
         ------
         ClosedError
         UnsupportedError
-            There is no ``/proc`` here, and at :attr:`path` there is another folder by now.
+            There is no ``/proc`` here, and another folder has taken :attr:`path`.
         """
         if self._descriptor < 0:
             raise ClosedError(f"{self.path} was closed")
@@ -81,7 +72,7 @@ class OpenedFolder:
         return self.path
 
     def close(self) -> None:
-        """Give the descriptor back; twice is once."""
+        """Close the descriptor; further calls do nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Paths that hold no index, and cannot take one: files in the way, folders that are missing."""
+"""Checks of paths that cannot hold an index: files in the way, missing folders."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ __all__ = ["check_is_folder", "check_is_no_file"]
 
 
 def check_is_folder(folder: Path) -> None:
-    """Refuse to read an index where there is no folder.
+    """Refuse to read an index where there is no folder, with NotAnIndexError.
 
-    Where the system does not let us look, what follows says why.
-
-    Raises
-    ------
-    NotAnIndexError
+    If the system does not allow the test, a later call reports why.
     """
     try:
         if folder.is_dir():
@@ -32,12 +28,7 @@ def check_is_folder(folder: Path) -> None:
 
 
 def check_is_no_file(target: Path) -> None:
-    """Refuse to make an index where a file is in the way, or no folder to make it in.
-
-    Raises
-    ------
-    IndexExistsError, InvalidArgumentError
-    """
+    """Refuse to make an index where a file is in the way, or where the parent folder is missing."""
     try:
         if target.is_dir() or (target.parent.is_dir() and not target.exists()):
             return
@@ -51,5 +42,5 @@ def check_is_no_file(target: Path) -> None:
 
 
 def _file_in(path: Path) -> Path | None:
-    """The file that a path leads to or through: of "notes.txt/shop.velo" the first part may be one."""
+    """The file that a path leads to or through, such as "notes.txt" in "notes.txt/shop.velo"."""
     return next((place for place in (path, *path.parents) if place.is_file()), None)

@@ -1,4 +1,4 @@
-"""Taking an index away: what velo made there, and nothing else."""
+"""Removal of an index: the files that velo made, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,25 +37,17 @@ def is_half_removed(folder: Path) -> bool:
 
 
 def remove_index(folder: Path) -> list[str]:
-    """Remove an index or a collection of shards; what others put there stays, and so do the folders of that.
+    """Remove an index or a collection of shards; other files stay, with their folders.
 
-    Who has it open goes on searching. Where this is killed, the folder is known as half removed.
-
-    Parameters
-    ----------
-    folder : Path
-
-    Returns
-    -------
-    list of str
-        Names of what is there still, below the folder.
+    Open indexes continue to work. A removal that is killed leaves a folder that is recognized as half
+    removed. Returns the names of what remains below the folder.
 
     Raises
     ------
     NotAnIndexError
         Nothing there is ours to remove.
     BusyError
-        Somebody writes to it.
+        An index is open to write.
     PermissionDeniedError, DeviceError
     """
     there = is_live(folder) or any((folder / one).is_file() for one in (MANIFEST_FILE, COLLECTION_FILE))

@@ -1,4 +1,4 @@
-"""Filling a folder so that what is complete there stays until the new one is."""
+"""Builds of a folder that keep a complete old one until the new one is complete."""
 
 from __future__ import annotations
 
@@ -47,18 +47,11 @@ _OF_A_PATH: Final = frozenset(
 
 @contextlib.contextmanager
 def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator[Path]:
-    """Where to build: `target`, or a folder beside it that takes the place of what is complete there.
+    """The folder to build in: `target`, or one beside it that replaces a complete index there.
 
-    That folder is always the same one, so that a killed build is found again; a lock on it keeps two builds
-    apart until one of them has put it into its place.
-
-    Parameters
-    ----------
-    target : Path
-    overwrite : bool
-        Without it, and where nothing complete stands at `target`, that is the folder to fill.
-    written_last : str
-        The file that makes a folder complete.
+    The name of the latter is always the same, so that a killed build is found again; a lock on it excludes a
+    second build until the first has moved it into place. `written_last` is the file that makes a folder
+    complete.
     """
     check_is_no_file(target)
     settle(target)

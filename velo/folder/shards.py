@@ -1,4 +1,4 @@
-"""What ``collection.json`` says of a shard's folder: that it lies within, and which index was built there."""
+"""Entries of ``collection.json``, and checks that a folder holds the shard it names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What ``collection.json`` says of a shard."""
+    """An entry of ``collection.json``."""
 
     path: str
     rows: int
@@ -34,12 +34,7 @@ class Shard:
 
 
 def shards_of(folder: Path) -> list[Shard]:
-    """The shards of a collection.
-
-    Raises
-    ------
-    CorruptIndexError
-    """
+    """The shards of a collection; CorruptIndexError if its file cannot be read."""
     try:
         document = json.loads((folder / COLLECTION_FILE).read_bytes())
         dim = int(document["dim"])
@@ -60,14 +55,9 @@ def shards_of(folder: Path) -> list[Shard]:
 
 
 def homes(ids: Any, shards: int, *, numbered: bool = False) -> Int64Array:
-    """The shard to which each id belongs that no row has (docs/decisions/0010).
+    """The shard for each new id (docs/decisions/0010).
 
-    Parameters
-    ----------
-    ids : ndarray of int64 or Arrow array of strings
-    shards : int
-    numbered : bool
-        Whether the index numbers its rows: the numbers that follow those of another shard are taken.
+    With `numbered` the index numbers its rows: then the numbers after those of another shard are taken.
     """
     if numbered:
         return np.full(len(ids), shards - 1, np.int64)
@@ -87,17 +77,12 @@ def is_within(path: str) -> bool:
 
 
 def built_uuid(folder: Path) -> str:
-    """The uuid of the index that was built in a folder, whatever was written and merged there since.
-
-    Returns
-    -------
-    str
-        "" where none was built: the index began empty.
+    """The uuid of the index that was built in a folder, whatever was written and merged since; "" if it began
+    empty.
 
     Raises
     ------
     CorruptIndexError, DeviceError, PermissionDeniedError
-        What says it cannot be read.
     """
     try:
         if not is_live(folder):
@@ -113,15 +98,7 @@ def built_uuid(folder: Path) -> str:
 
 
 def check_shard(folder: Path, name: str, uuid: str) -> None:
-    """Refuse a folder in which another index was built than the one that its collection names.
-
-    Parameters
-    ----------
-    folder : Path
-    name : str
-        Of the shard.
-    uuid : str
-        What the collection says; "" where it says nothing.
+    """Refuse a folder that holds another index than `uuid`, the one its collection names ("" names none).
 
     Raises
     ------

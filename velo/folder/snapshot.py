@@ -1,4 +1,4 @@
-"""A copy of an index as it is at one moment: files that never change get a second name, the log is copied."""
+"""A copy of an index at one moment: files that never change get a second name, the log is copied."""
 
 from __future__ import annotations
 
@@ -28,24 +28,16 @@ _FIND_FILE: Final = "ids.find"
 
 
 def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
-    """Make `target` an index that holds what `source` holds.
+    """Make `target` an index with the contents of `source`, which others may write to.
 
-    All that was written before the call is in it; of what is written meanwhile each call wholly or not at
-    all. The folder takes its name when it is complete and on the device.
-
-    Parameters
-    ----------
-    source : Path
-        An index, as it was built or with live data. Others may write to it.
-    target : Path
-        Not there, or an empty folder.
-    shards : sequence of str
-        Of a collection the folders of its shards, each of which is copied as it is at a moment of its own.
+    It has everything that was written before the call; each write during the call is in it as a whole or not
+    at all. The folder gets its name when it is complete and synced. `target` must be missing or an empty
+    folder. `shards` are the folders of a collection's shards, each of which is copied at a moment of its own.
 
     Raises
     ------
     IndexExistsError
-        There is something at `target`.
+        `target` is not empty.
     NotAnIndexError, CorruptIndexError, NoSpaceError, PermissionDeniedError
     """
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):

@@ -1,8 +1,8 @@
 """Arrays that grow batch by batch, in files and not in memory, until all of them can be mapped.
 
-A file of columns holds one record batch, whose buffers lie one after the other. So while rows still come,
-each buffer of a column grows in a file of its own, which has no name, and which a small buffer never needs.
-What is complete moves into one :class:`Body`, which is mapped at the end.
+A file of columns holds one record batch, whose buffers follow each other. So while rows are still being
+appended, each buffer of a column grows in an unnamed file of its own, or in memory while it is small.
+Complete buffers move into one :class:`Body`, which is mapped at the end.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from velo.types import AnyArray
 
 __all__ = ["Body", "Placed", "Spool", "can_grow"]
 
-# What passes through here is of every Arrow type: the stubs, generic in it, have nothing to check.
+# Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
 
-#: A buffer takes a file from so many bytes on.
+#: A larger buffer moves from memory into a file.
 _IN_MEMORY_BYTES: Final = 1 << 16
 _COPIED_BYTES: Final = 1 << 20
-#: Arrow's pool keeps what is freed, up to all that ever went through it: it lets go after so much of it.
+#: Arrow's pool keeps freed memory: it is released after this number of bytes.
 _PASSED_BYTES: Final = 1 << 20
-#: Where buffers begin, as Arrow has them in its files.
+#: Alignment of buffers, as in Arrow files.
 _ALIGNMENT: Final = 64
 _OFFSET_MAX: Final = 2**31 - 1
 
@@ -42,13 +42,7 @@ Placed: TypeAlias = Callable[["Body"], Any]
 
 
 class Body:
-    """Buffers that are complete, one after the other in a file without a name.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the device that the file lies on.
-    """
+    """Complete buffers, one after the other, in an unnamed file in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,18 +61,18 @@ class Body:
         self._files.close()
 
     def opened(self, make: Callable[..., Any], **how: Any) -> Any:
-        """A file that is closed no later than this."""
+        """Open a file that closes no later than this."""
         return self._files.enter_context(make(**how))
 
     def passed(self, size: int) -> None:
-        """So many bytes are done with that arrays took."""
+        """Count bytes of arrays that are no longer needed, and return them to the system now and then."""
         self._passed += size
         if self._passed >= _PASSED_BYTES:
             self._passed = 0
             pa.default_memory_pool().release_unused()
 
     def take(self, file: Any) -> slice:
-        """Append all of a file; returns where it lies."""
+        """Append all of a file; returns its place."""
         padding = -self._size % _ALIGNMENT
         self._file.write(bytes(padding))
         start = self._size + padding
@@ -88,7 +82,7 @@ class Body:
         return slice(start, self._size)
 
     def stored(self, array: Any) -> Placed:
-        """Append an array that is whole, of any type."""
+        """Append a whole array of any type."""
         batch = pa.record_batch([array], names=["column"])
         with tempfile.TemporaryFile(dir=self.folder) as file:
             with pa.ipc.new_file(file, batch.schema) as writer:
@@ -97,7 +91,7 @@ class Body:
         return lambda body: pa.ipc.open_file(body.buffer(place)).get_batch(0).column(0)
 
     def buffer(self, place: slice) -> Any:
-        """What lies there; nothing comes to the body any more."""
+        """The buffer at a place; nothing can be appended afterwards."""
         if place.start == place.stop:
             return pa.py_buffer(b"")
         if self._mapped is None:
@@ -144,7 +138,7 @@ class _Bits:
 
 
 def can_grow(kind: Any) -> bool:
-    """Whether an array of a type can grow: what stands for itself, and nothing in a dictionary or a view."""
+    """Whether arrays of a type can grow: the type contains no dictionary and no view."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return can_grow(kind.storage_type)
@@ -154,7 +148,7 @@ def can_grow(kind: Any) -> bool:
 
 
 def _offset_type(kind: Any) -> Any:
-    """The type of the offsets of texts, bytes and lists; None: it has none."""
+    """The type of the offsets of texts, bytes and lists; None for other types."""
     types = pa.types
     if types.is_string(kind) or types.is_binary(kind) or types.is_list(kind) or types.is_map(kind):
         return np.int32
@@ -164,17 +158,7 @@ def _offset_type(kind: Any) -> Any:
 
 
 class Spool:
-    """An array that grows.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-        One that :func:`can_grow` takes.
-    name : str
-        Of the column, for errors.
-    body : Body
-        Where it is to lie.
-    """
+    """A growing array of a type that :func:`can_grow`, placed in `body` at the end."""
 
     def __init__(self, kind: Any, name: str, body: Body) -> None:
         self.kind = kind
@@ -204,7 +188,7 @@ class Spool:
         Raises
         ------
         InvalidArgumentError
-            Texts, bytes or elements are more than offsets of this type count.
+            There are more texts, bytes or elements than offsets of this type count.
         """
         count, at = len(array), array.offset
         if self._storage is not None:
@@ -259,7 +243,7 @@ class Spool:
         self.null_count += array.null_count
 
     def place(self) -> Placed:
-        """Move what grew into the body; nothing is appended any more."""
+        """Move the array into the body; nothing can be appended afterwards."""
         if self._storage is not None:
             storage, kind = self._storage.place(), self.kind
             return lambda body: pa.ExtensionArray.from_storage(kind, storage(body))

@@ -1,4 +1,4 @@
-"""Counts and extremes of stored columns, for people: what ``columns.stats`` holds."""
+"""Counts and extremes of stored columns, the contents of ``columns.stats``."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _of_numbers(values: Any, dtype: type[np.generic]) -> dict[str, Any]:
 
 
 def _runs(ordered: AnyArray) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Where each value begins that occurs, and how often it does; some of them at a time."""
+    """The first position and the count of each distinct value, in batches."""
     begun = 0
     for start in range(1, len(ordered), _AT_ONCE):
         end = min(start + _AT_ONCE, len(ordered))

@@ -1,7 +1,7 @@
-"""Arrow and JSON files of an index, held to what a search relies on before it does.
+"""Arrow and JSON files of an index, fully checked before a search relies on them.
 
-The checksum of a file says that it is what was written, not that who wrote it meant well. Arrow's own buffers
-are checked here once, whole: offsets that leave their buffer end a process, text that is none ends a search.
+A checksum proves that a file is unchanged, not that it was well formed. Arrow's buffers are checked here
+once, whole: offsets beyond their buffer would end the process, and invalid UTF-8 a search.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ARROW_FAILURES = (pa.ArrowException, ValueError, KeyError, IndexError, TypeErro
 
 
 def read_failure(error: OSError, file: str) -> VeloError:
-    """The error for a file of an index that the system does not let us read.
+    """The error for a file of an index that cannot be read.
 
-    Only a file that is missing is damage: where the system refuses, nobody knows what is there.
+    Only a missing file is damage: if the system refuses, its contents are unknown.
     """
     if error.errno == errno.ENOENT:
         return CorruptIndexError(f"{file} is missing from the index", file=file)
@@ -44,7 +44,7 @@ def read_failure(error: OSError, file: str) -> VeloError:
 
 
 def system_failure(error: OSError, message: str, file: str) -> VeloError:
-    """The error of a system that refuses or fails, whatever is asked of it."""
+    """The error for a system call that was refused or failed."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PermissionDeniedError(message, file=file)
     if error.errno == errno.ENOMEM:
@@ -55,16 +55,14 @@ def system_failure(error: OSError, message: str, file: str) -> VeloError:
 
 
 def load_json(path: Path) -> Any:
-    """A JSON file of an index.
+    """Read a JSON file of an index.
 
     Raises
     ------
     FileNotFoundError
-        It is not there.
     CorruptIndexError
-        It holds something else.
+        It is not JSON.
     DeviceError, PermissionDeniedError
-        The system does not let us read it.
     """
     try:
         return json.loads(path.read_bytes())
@@ -77,14 +75,13 @@ def load_json(path: Path) -> Any:
 
 
 def mapped_batch(path: Path) -> Any:
-    """The one record batch of a file, mapped, every buffer and value of it checked.
+    """Map the one record batch of a file, with every buffer and value checked.
 
     Raises
     ------
     CorruptIndexError
-        Also where the file is missing.
+        Also if the file is missing.
     DeviceError, PermissionDeniedError
-        The system does not let us read it.
     """
     with damage(path.name):
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
@@ -97,7 +94,7 @@ def mapped_batch(path: Path) -> Any:
 
 @contextlib.contextmanager
 def damage(file: str) -> Iterator[None]:
-    """What goes wrong inside is damage of this file, or the system's refusal to let us read it."""
+    """Report failures inside as damage of this file, or as the system's refusal to read it."""
     try:
         yield
     except VeloError:
@@ -111,7 +108,7 @@ def damage(file: str) -> Iterator[None]:
 
 
 def check_permutation(rows: AnyArray, file: str) -> None:
-    """Refuse rows of which one is missing, twice, or none of the index's."""
+    """Refuse row numbers that are no permutation."""
     inside = (rows >= 0) & (rows < len(rows))
     seen = np.zeros(len(rows), bool)
     seen[rows[inside]] = True

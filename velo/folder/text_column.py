@@ -1,4 +1,4 @@
-"""Which column of an index holds the text that searches by words look at: it stands beside the columns."""
+"""The column of an index that full-text searches use; its name is kept in the schema's metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY: Final = b"velo.text"
 
 
 def text_column_of(schema: Any) -> str | None:
-    """The column that holds the text; None: there is none, also where a schema lost it and kept its name."""
+    """The text column; None if there is none, also if a schema lost the column and kept its name."""
     name = None if schema is None else (schema.metadata or {}).get(_KEY)
     if name is None:
         return None
@@ -24,12 +24,12 @@ def text_column_of(schema: Any) -> str | None:
 
 
 def with_text_column(schema: Any, name: Any) -> Any:
-    """A schema that says which of its columns holds the text.
+    """A schema with `name` marked as the text column.
 
     Raises
     ------
     InvalidArgumentError
-        It is no column of strings.
+        It is not a column of strings.
     UnknownColumnError
     """
     if not isinstance(name, str):
@@ -48,13 +48,7 @@ def with_text_column(schema: Any, name: Any) -> Any:
 
 
 def kept_text_column(before: Any, schema: Any) -> Any:
-    """The schema that takes the place of another, with the column of the text that this one had.
-
-    Raises
-    ------
-    InvalidArgumentError, UnknownColumnError
-        The text would be gone.
-    """
+    """A new schema, with the text column of the old one; an error if the new one lacks it."""
     name = text_column_of(before)
     if name is None:
         return schema
