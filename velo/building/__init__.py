@@ -1,1 +1,1 @@
-"""From vectors to an index: builds, collections of shards, and what a build measures when it is done."""
+"""Builds of indexes and collections of shards, and the measurements at the end of a build."""

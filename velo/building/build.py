@@ -1,4 +1,4 @@
-"""Building an index: vectors stream through the library twice, then it works while the caller watches."""
+"""The build of an index: vectors stream through the library twice, then it works while the caller watches."""
 
 from __future__ import annotations
 
@@ -101,43 +101,36 @@ def build_shard(
     gives_way: bool = False,
     text: str | None = None,
 ) -> None:
-    """Build an index over the rows ``start`` to ``stop`` of a source, without opening it.
+    """Build an index over the rows `start` to `stop` of a source, without opening it.
+
+    `ids`, `metadata`, `build_memory`, `overwrite` and `resume` are those of :func:`velo.build`, for these
+    rows alone; without ids the rows' numbers in the whole source are used.
 
     Parameters
     ----------
-    path : path
-    source : Source
-    options : BuildOptions
-    ids, metadata :
-        Of those rows alone, columns also as a :class:`velo.folder.flow.ColumnSource`. Without ids
-        the rows' numbers in the whole source are used.
     queries : ndarray of shape (m, dim), optional
-        As :func:`velo.building.queries.query_sample` gives them.
-    build_memory, overwrite, resume :
-        As for :func:`velo.build`.
+        From :func:`velo.building.queries.query_sample`.
     search_bytes : int
-        What the index is given as soon as it is there. However little a build has, searches are measured with
-        that: without a measurement nothing is known of their recall.
+        Memory of the index once it is searched. The measurement gets as much, however little the build has:
+        without it nothing is known of recall.
     watch : callable, optional
         Called with (stage, done, total).
     resumed : callable, optional
-        Called with (stage, done, total) once, if this build goes on from a killed one.
-    start, stop : int, optional
+        Called with (stage, done, total) once, if this build resumes a killed one.
     former : Former, optional
         An index that has most of these rows.
     calibration : dict, optional
-        Of an index of the same options and no fewer rows; it is taken where it holds here.
+        Of an index of the same options and no fewer rows; used where it holds for this one.
     decoded : bool
-        Some of these rows are what codes tell of them.
+        Some of these rows were decoded from codes.
     transient : bool
-        Nobody goes on from this build if it is killed, so nothing is written for that.
+        The build need not be resumable.
     nice : int
-        The nice value, at least, of the threads that link and place: how much they give way to others.
+        The least nice value of the threads that link and place.
     gives_way : bool
-        Several threads link and place while processors have nothing else to do. Where nothing is left to
-        them, one works with that nice value.
+        Several threads link and place while processors are idle; if none is, one works with that nice value.
     text : str, optional
-        The column that holds the text, whose words become searchable.
+        The text column, which full-text searches use.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -221,13 +214,12 @@ def build_shard(
 
 @dataclass(frozen=True)
 class Former:
-    """An index that the graph of another goes on from.
+    """An index whose graph another one starts from.
 
     Attributes
     ----------
-    path : Path
     rows : ndarray of shape (n,), uint32
-        The row that each of its vertices has in the new index, the greatest number where it has none.
+        The row of each of its vertices in the new index; the greatest number for none.
     """
 
     path: Path
@@ -322,7 +314,7 @@ class _Build:
                 # Threads inherit it, and all that this one starts end with the call.
                 thread = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
-                # What went wrong is known to the thread that called.
+                # The calling thread reports the error.
                 _native.check(_native.lib.velo_build_run(self._handle), "vectors")
             except BaseException as error:
                 failures.append(error)

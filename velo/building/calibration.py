@@ -1,20 +1,21 @@
-"""What list a recall takes: measured by a build at its end, on rows held out for it; kept in the manifest.
+"""Calibration of ``recall``: the list sizes that reach it, measured at the end of a build; kept in the
+manifest.
 
-A sample of rows are the queries, or queries that the caller has seen. Their exact neighbors among all other
-rows come from one pass over the input (:mod:`velo.building.held_out`). Then the finished index is searched
-for them with growing lists, each query's own vertex taken as absent. That is done for several numbers of
-links in memory, for links on disk and for codes of pages alone, since an open index may run any of these
-plans, and, with the most links, for k other than 10.
+The queries are a sample of rows, or queries given by the caller. Their exact neighbors among all other rows
+come from one pass over the input (:mod:`velo.building.held_out`). Then the finished index is searched for
+them with growing lists, each query's own vertex taken as absent. That is done for several numbers of links in
+memory, for links on disk and for page centroids alone, since an open index may run any of these plans, and,
+with the most links, for k other than 10.
 
-A part of live data takes the table of the largest part, and measures only a few of its points on rows of
-its own: what they miss more or less scales the others (:meth:`_Table.adopted`). It is measured like any other
-index where they miss more than twice as much, or too much for codes; where it has twice the rows; and
-where the table was taken over a few times before (:func:`_is_near`).
+A segment of live data adopts the table of the largest segment and measures only a few of its points on rows
+of its own: the ratio of misses scales the others (:meth:`_Table.adopted`). It is measured like any other
+index if it misses more than twice as much, or too much for codes; if it has twice the rows; and if the table
+was adopted a few times before (:func:`_is_near`).
 
-Where codes are all that is left of some rows, searches seem to miss nothing by them: a code's estimate is the
-distance of what it tells. So all recalls are scaled by what codes found at most when vectors were known.
+If only the codes of some rows are left, measured recall is too optimistic, because the ground truth comes
+from the same codes. So all recalls are scaled by the most that codes found when vectors were known.
 
-Rows are about as hard to find as queries to come: on the project's data sets recall differs by 0.002 from
+Rows are about as hard to find as future queries: on the project's data sets recall differs by 0.002 from
 lists of 48 on, by 0.01 at the shortest ones. The library takes a margin for that
 (zig/src/search/calibration.zig).
 """
@@ -92,7 +93,7 @@ _GAIN_MIN: Final = 0.0008
 
 #: Rows that tell how another index's table holds.
 _ROWS_CHECKED: Final = 300
-#: An index of so many times the rows that were measured is measured itself.
+#: An index with this many times the rows of a table is measured itself.
 _GROWTH_MAX: Final = 2.0
 #: Each time that a table is taken over, what few rows tell of it adds its chance. That of a small part is not
 #: handed on.
@@ -100,22 +101,22 @@ _TURNS_MAX: Final = 4
 _HANDED_ON_SHARE: Final = 0.5
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
 _RECALLS_CHECKED: Final = (0.9, 0.95, 0.99)
-#: An index that misses so many times as much is another kind of index.
+#: An index with this many times the misses does not adopt the table.
 _SCALE_MAX: Final = 2.0
 #: Added to what is missing, since next to nothing cannot be compared.
 _MISS_LEAST: Final = 0.001
-#: What a search costs, in a point.
+#: The costs of a search in a point.
 _COSTS: Final = ("reads", "rounds", "estimates", "expanded", "scored")
 
 
 def sample_size(row_count: int) -> int:
-    """How many rows are held out; 0 where there are too few to learn from."""
+    """The number of rows to hold out; 0 if there are too few to learn from."""
     return 0 if row_count < _ROWS_MIN else min(SAMPLE_MAX, max(SAMPLE_MIN, row_count // 30))
 
 
 @dataclass(frozen=True)
 class Point:
-    """What searches with one list found and cost, a query: means over the sample, as in the manifest."""
+    """The recall and cost of searches with one list size, means over the sample, as in the manifest."""
 
     list_size: int
     recall: float
@@ -132,14 +133,14 @@ class Point:
 
 
 class _Way(NamedTuple):
-    """What is in memory: so many links a vertex, or codes of each page; neither where links are on disk."""
+    """The data in memory: links of each vertex, or codes of each page, or neither (links on disk)."""
 
     links: int
     page_codes: int = 0
 
     @staticmethod
     def of(curve: Mapping[str, Any]) -> _Way:
-        """What a curve of a table was measured with."""
+        """The plan that a curve of a table was measured with."""
         return _Way(int(curve["links"]), int(curve.get("page_codes", 0)))
 
 
@@ -161,24 +162,11 @@ def excluding(
     scan: bool = False,
     exact: bool = False,
 ) -> Request:
-    """Search for rows of a part, each taken as absent for its own search.
+    """Search for rows of a segment, each excluded from its own search.
 
-    Parameters
-    ----------
-    part : Part
-    queries : ndarray of shape (m, dim)
-    k, list_size : int
-    vertices : ndarray of shape (m,), uint32
-        The vertex of each query; the greatest number for none.
-    scan : bool
-        Look at the codes of all rows, and read all that may be among the nearest.
-    exact : bool
-        Score what is found last from the stored vectors.
-
-    Returns
-    -------
-    Request
-        Answered: ``vertices`` of shape (m, k), and the counters.
+    `vertices` has the vertex of each query, the greatest number for none. `scan` compares the codes of all
+    rows and reads all that may be among the nearest; `exact` takes the final distances from the stored
+    vectors. Returns the answered request: ``vertices`` of shape (m, k), and the counters.
     """
     options = _native.new("velo_search_options")
     options.k, options.list_size = k, list_size
@@ -226,39 +214,36 @@ def calibrate(
 
     Parameters
     ----------
-    folder : path
     source : Source
-        What the index was built from.
+        The vectors of the index: its rows `start` to `stop`.
     order : ndarray of shape (n,)
         The row of each vertex, counted from `start`.
     metric, seed, threads :
         As the index was built; with one thread and one seed the table is the same every time.
-    start, stop : int, optional
-        The rows of the source that the index holds.
     memory_bytes : int
-        Budget of the index while it is searched, and of `order`; 0 is none. What it does not hold is not
-        measured: without room for links only links on disk are, and without room for codes nothing is.
+        Budget of the index while it is searched, and of `order`; 0 is none. Plans that it does not hold are
+        not measured: without room for links only links on disk are, and without room for codes nothing is.
     page_links : bool
         As the index was built: with them links on disk are measured, too.
     vectors : bool, optional
-        Whether the index stores its vectors. None: where codes alone do not find enough, they are stored.
-        Then, as where they are stored already, searches are exact when they are measured.
+        Whether the index stores its vectors. None: they are stored if codes alone do not find enough.
+        Searches of stored vectors are measured as exact ones.
     watch : callable, optional
-        Called with a number of rows, rising to n; what it raises ends the measurement.
+        Called with a number of rows, rising to n; an exception from it ends the measurement.
     queries : ndarray of shape (m, dim), optional
-        Measured with in the place of rows, as :func:`velo.building.queries.query_sample` gives them.
+        Queries to measure with instead of rows, from :func:`velo.building.queries.query_sample`.
     known : dict, optional
-        The table of an index of the same options: it is taken where it holds here.
+        The table of an index of the same options, adopted where it holds for this one.
     decoded : bool
-        Some rows of the source are what codes tell of them. Without a table of these codes nothing is
-        measured.
+        Some rows of the source were decoded from codes. Nothing is measured then without a table of these
+        codes.
     lock_held : bool
         The caller holds the lock of the folder.
 
     Warns
     -----
     RecallWarning
-        Codes do not find enough, and the vectors shall not be stored.
+        Codes do not find enough, and `vectors` is False.
     """
     n = len(order)
     tell = watch or (lambda _done: None)
@@ -324,7 +309,7 @@ def _store(folder: Path, table: Mapping[str, Any]) -> None:
 
 
 def _found_by_codes(known: Mapping[str, Any]) -> float:
-    """What codes find at most, by a table of theirs."""
+    """The highest recall of codes in a table."""
     if (told := float(known.get("codes", 1.0))) < 1.0:
         return told
     points = [point for curve in known["curves"] if curve["k"] == K_MEASURED for point in curve["points"]]
@@ -367,7 +352,7 @@ class _Table:
         self._threads = threads
         self._memory_bytes = max(1, memory_bytes - order.nbytes) if memory_bytes else 0
         self._page_links = page_links
-        #: What a look at all codes finds, where the graph does not find enough.
+        #: Points of scans of all codes, measured if the graph does not find enough.
         self.scan: dict[str, float | int] | None = None
         #: Searches are exact.
         self.exact = False
@@ -452,7 +437,7 @@ class _Table:
         return found
 
     def _reach(self, part: Part, seen: Sequence[_Seen]) -> None:
-        """What is reached at most: by the longest list, or by a look at all codes if that is little."""
+        """The highest recall: that of the longest list, or of a scan of all codes if that is cheap."""
         self.reached = max(one.point.recall for one in seen)
         if self.reached < _RECALL_ENOUGH:
             scanned = self._search(part, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
@@ -460,16 +445,11 @@ class _Table:
             self.reached = max(self.reached, scanned.recall)
 
     def adopted(self, folder: Path, known: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The table of another index, corrected by a few points of this one.
+        """The table of another index, corrected by a few points of this one; None if the two differ too much.
 
-        Every number of links is opened, and searched with the lists that the other index reached some recalls
-        with. How much more or less these searches miss and cost scales all points of the curve. A part of few
-        rows beside many is soon merged, and takes its list from the others: all of its links tell for fewer.
-
-        Returns
-        -------
-        dict or None
-            None where the two are too different, or where the table lacks what would be measured here.
+        Every number of links is opened and searched with the lists with which the other index reached some
+        recalls. The ratios of misses and costs scale all points of the curve. A segment with few rows beside
+        many will soon be merged and takes its list size from the others, so fewer points of it are measured.
         """
         self.exact = bool(known.get("exact"))
         scan = known.get("scan")
@@ -547,7 +527,7 @@ class _Table:
             )
             return Part(folder, how)
         if links == 0 and self._threads == 1:
-            # What links on disk find depends on the order in which reads end; one at a time, that is fixed.
+            # With links on disk results depend on the order in which reads end; one query at a time fixes it.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
         if links != 0:
             try:
@@ -616,7 +596,7 @@ class _Table:
 
 
 def _levels(folder: Path) -> list[int]:
-    """How many codes a page the levels of an index have, ascending; none of an index without them."""
+    """The numbers of codes a page in the levels of an index, ascending; none for an index without them."""
     path = folder / _PAGE_CODES_FILE
     if not path.exists():
         return []
@@ -634,13 +614,7 @@ def _checked_points(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 class _Scale:
-    """How a curve of one index becomes one of another.
-
-    Parameters
-    ----------
-    checked : sequence of (dict, Point)
-        Points of the first, and what searches of the other with the same lists found and cost.
-    """
+    """The scaling of a curve of one index to another, from pairs of (its point, the other's searches)."""
 
     def __init__(self, checked: Sequence[tuple[Mapping[str, Any], Point]]) -> None:
         missed = [(_miss(point["recall"]), _miss(seen.recall), point, seen) for point, seen in checked]
@@ -677,11 +651,11 @@ def _miss(recall: float) -> float:
 
 
 def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
-    """A point seen on a part of the sample, by how much harder or easier that part is than the whole sample.
+    """A point of a part of the sample, corrected by how much harder or easier that part is than all of it.
 
-    That is known where the whole sample was seen; of these points the one where the part misses most nearly
-    as much is asked, for there the same queries are hard. What is missing is scaled by what the whole sample
-    misses there for each that the part misses.
+    That is known for points measured on the whole sample. The one at which the part misses most nearly as
+    much is used, since the same queries are hard there: its ratio of misses, whole sample to part, scales
+    this point.
     """
     missing = (1 - seen.found).sum()
 
@@ -707,5 +681,5 @@ def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
 
 
 def _part_of(known: _Seen, seen: _Seen) -> AnyArray:
-    """What the queries of `seen` found at a point that the whole sample has."""
+    """The result of the queries `seen` alone, at a point measured on the whole sample."""
     return known.found[np.searchsorted(known.rows, seen.rows)]

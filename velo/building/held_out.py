@@ -1,4 +1,4 @@
-"""Queries to measure with, rows of the index or a sample that the caller has, and their exact neighbors."""
+"""Queries for measurements, rows of the index or a sample given by the caller, and their exact neighbors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EQUAL = 1e-13
 #: Rows drawn for one that is kept, so that those which come twice show.
 _DRAWS = 4
 
-#: So many rows that come once tell enough.
+#: Enough rows without duplicates.
 _SINGLE_MIN = 60
 
 #: Rows of a file that pass by in the time of one read of its own, or so.
@@ -42,22 +42,21 @@ _ROWS_A_SEEK = 64
 
 
 class HeldOut(NamedTuple):
-    """Queries, and what an exact search among all rows but a query's own finds.
+    """Queries, and their neighbors among all rows but their own.
 
     Attributes
     ----------
     rows : ndarray of shape (m,), int64
-        The row that a query is, within the range of rows that was searched, ascending; `NO_ROW` for none.
+        The row of each query in the range of rows that was searched, ascending; `NO_ROW` for none.
     queries : ndarray of shape (m, d)
-        In the type of the input.
     neighbors : ndarray of shape (m, at most k + 28), int64
         Rows by ascending distance, -1 where there are no more.
     distances : ndarray of the same shape, float64
-        Ascending; infinity where there is no neighbor. Those of one metric compare with each other only.
+        Infinity where there is no neighbor. Comparable within one metric only.
     slack : ndarray of shape (m,), float64
         Distances of a query that differ by less are equal.
     equals : tuple of m ndarrays, int64
-        Where the last neighbor has more equals than `neighbors` holds: all rows that are as far as that one.
+        If the last neighbor has more equals than `neighbors` holds: all rows at its distance.
     """
 
     rows: Int64Array
@@ -79,18 +78,7 @@ class HeldOut(NamedTuple):
         )
 
     def hits(self, found: Int64Array, k: int) -> Int64Array:
-        """How many of each query's k nearest were found; equals of the k-th count as it does.
-
-        Parameters
-        ----------
-        found : ndarray of shape (m, k), int64
-            Rows, -1 for none.
-        k : int
-
-        Returns
-        -------
-        ndarray of shape (m,), int64
-        """
+        """The number of each query's k nearest in `found` (-1: none); equals of the k-th count as it does."""
         counts = np.empty(len(found), np.int64)
         for first in range(0, len(found), _HITS_QUERIES):
             some = slice(first, first + _HITS_QUERIES)
@@ -118,22 +106,10 @@ def draw_rows(row_count: int, count: int, seed: int) -> Int64Array:
 def draw_distinct(
     source: Source, count: int, seed: int, start: int = 0, stop: int | None = None
 ) -> Int64Array:
-    """Up to `count` rows to hold out, ascending; where there are some, such as come once in a larger draw.
+    """Draw up to `count` rows to hold out, ascending, counted from `start`, if possible without duplicates.
 
-    Where most rows are copies of a few, a plain draw tells how well copies find each other, and queries to
-    come are no copies.
-
-    Parameters
-    ----------
-    source : Source
-    count, seed : int
-    start, stop : int, optional
-        The range of rows to draw from.
-
-    Returns
-    -------
-    ndarray of shape (m,), int64
-        Counted from `start`; m is `count`, or fewer where few rows are different.
+    If most rows are copies of a few, a plain draw measures how well copies find each other, which future
+    queries are not.
     """
     stop = source.shape[0] if stop is None else stop
     drawn = draw_rows(stop - start, _DRAWS * count, seed)
@@ -162,22 +138,17 @@ def exact_neighbors(
 
     Parameters
     ----------
-    source : Source
     rows : ndarray of shape (m,), int64
         Ascending, counted from `start`.
-    k : int
-    metric : {"l2", "ip", "cosine"}
-    start, stop : int, optional
-        The range of rows that take part.
     watch : callable, optional
         Called with the number of rows done.
     queries : ndarray of shape (m, d), optional
-        Which are no rows, so `rows` is `NO_ROW` m times. Without them the rows are the queries.
+        Queries that are not rows: `rows` then is `NO_ROW` m times. Without them the rows are the queries.
 
     Returns
     -------
     HeldOut
-        Without the queries whose k-th neighbor has far too many equals: nobody can tell what to find.
+        Without queries whose k-th neighbor has too many equals to decide what to find.
     """
     stop = source.shape[0] if stop is None else stop
     queries = rows_of(source, rows, start, stop) if queries is None else queries
@@ -242,21 +213,7 @@ def exact_neighbors(
 
 
 def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:
-    """Some rows, by number: straight away where the source can begin anywhere, else as they pass by.
-
-    Parameters
-    ----------
-    source : Source
-    rows : ndarray of shape (m,), int64
-        Ascending, counted from `start`.
-    start, stop : int
-        The range of rows that take part.
-
-    Returns
-    -------
-    ndarray of shape (m, d)
-        In the type of the source.
-    """
+    """Read rows by number, ascending from `start`: directly if the source allows it, else in one pass."""
     out = np.empty((len(rows), source.shape[1]), source.dtype)
     few = len(rows) * _ROWS_A_SEEK < stop - start
     if isinstance(source, ArraySource) or (isinstance(source, RawSource) and few):
@@ -312,7 +269,7 @@ class _Nearest:
         query, column = np.nonzero(distances < self.distances[:, -1:])
         if len(query) == 0:
             return
-        # What is near enough, in a row of each query's own: mostly little, but everything in the first block.
+        # Candidates near enough, a row for each query: mostly few, but everything in the first block.
         counts = np.bincount(query, minlength=len(self.rows))
         place = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
         fresh = np.full((len(self.rows), counts.max()), np.inf)

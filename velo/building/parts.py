@@ -1,4 +1,4 @@
-"""Parts of live data: ordinary indexes, which store their vectors where all of them are known."""
+"""Segments of live data: ordinary indexes, which store their vectors if all of them are known."""
 
 from __future__ import annotations
 
@@ -44,37 +44,31 @@ def build_part(
     resume: bool,
     watch: Watch | None,
 ) -> None:
-    """Build a part of live data.
+    """Build a segment of live data.
 
     Parameters
     ----------
-    path : Path
-    vectors : ndarray of shape (n, dim), or source
-    ids, metadata :
-        As for :func:`velo.build`.
     metric : int
         By its number in velo.h.
     like : Part, optional
-        A part whose bits and degree this one gets.
+        A segment whose bits and degree this one gets.
     calibration : dict, optional
-        Of that part: taken where it holds here.
+        Of that segment, adopted where it holds for this one.
     former : tuple of Path and ndarray of shape (n,), uint32, optional
-        A part whose rows come here, and the row of each of its vertices: the graph goes on from its graph.
+        A segment whose rows are among these, and their numbers here: the graph starts from its graph.
     store_vectors : bool
-        Whether these are the vectors that were given. Of some rows codes may be all that is left: then the
-        part stores no vectors, and those rows are what their codes tell.
-    threads : int, optional
-    build_memory : int, float or str, optional
+        Whether these are the vectors as given. Otherwise some rows were decoded from codes, and the segment
+        stores no vectors.
     search_bytes : int
-        What the part is given once it is searched.
+        Memory of the segment once it is searched.
     search_memory : int, float or str, optional
-        What the index is searched with: it chooses the bits of a first part, so that it opens.
+        Memory of the index: it chooses the bits of a first segment, so that it opens.
     nice : int
         Of the threads that link and place.
     gives_way : bool
-        They run while processors have nothing else to do.
+        They run while processors are idle.
     resume : bool
-        It goes on where a killed one is, and writes down how far it is.
+        Resume a killed build of it, and record progress for that.
     watch : callable, optional
         Called with (stage, done, total); False ends the build.
     """

@@ -1,4 +1,4 @@
-"""How far a build is, as a line on stderr."""
+"""Progress of a build as a line on stderr."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ __all__ = ["progress_of"]
 
 
 def progress_of(given: ProgressCallback | bool | None) -> ProgressCallback | None:
-    """What a build calls: the caller's function, or with True one that says it on stderr.
+    """The progress function of a build: the caller's, or with True one that writes to stderr.
 
-    On a terminal that is one line that is kept current. Elsewhere, in a notebook or a log, lines stay, so
-    they are few.
+    On a terminal it keeps one line current. Elsewhere, in a notebook or a log, it writes a few lines.
     """
     if given is True:
         return _Line()

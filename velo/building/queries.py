@@ -1,4 +1,4 @@
-"""A sample of queries that a build may measure with in the place of rows."""
+"""The sample of queries that a build measures with instead of rows."""
 
 from __future__ import annotations
 
@@ -24,24 +24,12 @@ SAMPLE_MAX: Final = 600
 
 
 def query_sample(queries: Any, dim: int, options: BuildOptions) -> AnyArray | None:
-    """Check the queries that a build takes, and draw as many as it will look at.
-
-    Parameters
-    ----------
-    queries : array-like of shape (m, dim), or path, optional
-    dim : int
-    options : BuildOptions
-        Of the build; its seed draws.
-
-    Returns
-    -------
-    ndarray of shape (at most 600, dim), or None
-        In a type that searches take.
+    """Check the queries given to a build, and draw at most 600 of them with its seed.
 
     Raises
     ------
     InvalidArgumentError
-        Fewer than 60, or the build shall not measure.
+        There are fewer than 60, or the build does not measure.
     DimensionMismatchError, DtypeError, NotFiniteError
         Naming the query.
     """

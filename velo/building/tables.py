@@ -1,4 +1,4 @@
-"""Vectors, ids and metadata of a build, out of one table or given side by side."""
+"""Vectors, ids and metadata of a build, from one table or given separately."""
 
 from __future__ import annotations
 
@@ -29,21 +29,13 @@ def check_order(path: Any, vectors: Any) -> None:
 def parts_of(
     vectors: Any, *, column: str | None = None, ids: Any = None, ids_column: str | None = None, metadata: Any
 ) -> tuple[Source, Any, Any]:
-    """The source, the ids and the metadata of a build.
-
-    Parameters
-    ----------
-    vectors : whatever :func:`velo.build` takes
-    column : str, optional
-        Where the vectors stand in a table or a file.
-    ids, ids_column, metadata : optional
-        As for :func:`velo.parts.tables.taken_apart`.
+    """The source, the ids and the metadata of a build, as :func:`velo.parts.tables.taken_apart` reads them.
 
     Warns
     -----
     LeftOutWarning
-        Columns of the vectors' table that become neither ids nor metadata, and columns of the metadata
-        that filters cannot look at.
+        Columns of the vectors' table that become neither ids nor metadata, and columns of the metadata that
+        filters cannot test.
     """
     held = vector_table(vectors, column)
     source = _source(vectors, column) if held is None else held.source

@@ -1,4 +1,4 @@
-"""Storing the vectors of an index that was built without them."""
+"""Storage of the vectors of an index that was built without them."""
 
 from __future__ import annotations
 
@@ -29,25 +29,21 @@ def store_vectors(
     *,
     lock_held: bool = False,
 ) -> None:
-    """Write the vectors of a finished index into its folder, as its build would have with ``store_vectors``.
+    """Write the vectors of a finished index into its folder, as a build with ``store_vectors`` would have.
 
-    The rows stream through once, each to its place in a file; what stands in memory are a few megabytes and
-    four bytes a row. Then a manifest that names the file takes the place of the old one: a process that is
-    killed leaves the index as it was, or with all of its vectors. An index that is open goes on without them.
+    The rows `start` to `stop` of the source stream through once, each to its place in a file; memory holds a
+    few megabytes and four bytes a row. Then a manifest that names the file replaces the old one: a process
+    that is killed leaves the index as it was, or with all of its vectors. An open index continues without
+    them.
 
     Parameters
     ----------
-    folder : Path
-    source : Source
-        What the index was built from.
     order : ndarray of shape (n,)
         The row of each vertex, counted from `start`.
-    start, stop : int
-        The rows of `source` that are in the index.
     tell : callable, optional
-        Called with the rows stored now and then; returning False cancels.
+        Called with the rows stored so far; returning False cancels.
     lock_held : bool
-        The caller holds the lock of the folder: it fills one beside an index that it will replace.
+        The caller holds the lock of the folder.
 
     Raises
     ------

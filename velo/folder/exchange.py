@@ -112,7 +112,7 @@ def change_metadata(
             schema = kept_text_column(before.schema, schema)
         present = generation_in(folder)
         generation = max(1, present + 1)
-        # What a killed change left behind may have the names that are written now; nothing refers to it.
+        # Files left by a killed change may have the names written now; nothing refers to them.
         _remove_all_but(folder, present)
         try:
             names = write_batch(folder, arrays, schema, generation)
@@ -122,7 +122,7 @@ def change_metadata(
                 raise
             raise os_failure(error, str(error.filename or folder)) from error
         finally:
-            # Whatever happened, the manifest says which files count.
+            # The manifest says which files count.
             with contextlib.suppress(VeloError, OSError):
                 _remove_all_but(folder, generation_in(folder))
 

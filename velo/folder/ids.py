@@ -24,10 +24,10 @@ __all__ = ["FILE_NAME", "IdColumn", "Ids", "checked_ids", "given_ids", "write_id
 
 FILE_NAME = "ids.arrow"
 
-#: Rows of a page are looked for among so many vertices at first.
+#: Rows of a page are first searched for among this number of vertices.
 _PAGE_STEP = 1024
 
-#: What answers hold in the place of a hit that there is not.
+#: Value of a missing hit in results.
 NO_ID = -1
 
 #: A checked column of ids: int64, or an Arrow array of large strings (``Any`` to the stubs of pyarrow).

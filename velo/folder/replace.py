@@ -27,7 +27,7 @@ from velo.folder.stored import system_failure
 __all__ = ["durable_file", "folder_to_fill", "os_failure", "sync_folder"]
 
 
-#: What the system says where a path is none that it can take: whoever named it is to name another.
+#: Errors of the system for a path that it cannot take: the caller has to name another.
 _OF_A_PATH: Final = frozenset(
     {
         errno.ENOENT,
@@ -72,9 +72,7 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     try:
         _lock(handle, fresh)
         if (fresh / written_last).is_file():  # killed when it was complete
-            if (
-                fresh / MARKER
-            ).is_file():  # whoever builds knows of which vectors, as long as its work is there
+            if (fresh / MARKER).is_file():  # a build knows its vectors as long as its work is there
                 (fresh / written_last).unlink()
             else:
                 _empty(fresh)

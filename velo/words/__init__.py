@@ -1,1 +1,1 @@
-"""Words of a column: which rows hold them, how often, and which rows a text is most about."""
+"""Full-text index of a column: the rows that contain each word, and BM25 ranking."""

@@ -1,4 +1,4 @@
-"""SQLite as words use it: small caches, no journals, and its failures as velo's own."""
+"""SQLite with small caches and no journals; its failures become velo's errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,7 @@ _PAGE_BYTES: Final = 8192
 
 
 def _sqlite() -> Any:
-    """The module, loaded when it is asked for: some Pythons are built without it.
-
-    Raises
-    ------
-    UnsupportedError
-    """
+    """Import sqlite3 on demand: some Pythons are built without it (UnsupportedError)."""
     try:
         import sqlite3
     except ImportError as error:
@@ -62,14 +57,7 @@ def read_only(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def failures(file: str) -> Iterator[None]:
-    """What SQLite raises, as errors that name a file.
-
-    Raises
-    ------
-    NoSpaceError, DeviceError, CorruptIndexError, OutOfMemoryError
-    UnsupportedError
-        The SQLite of this Python has no FTS5.
-    """
+    """Raise SQLite's failures as errors that name a file; UnsupportedError if it has no FTS5."""
     module = _sqlite()
     try:
         yield

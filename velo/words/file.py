@@ -1,7 +1,7 @@
-"""The words of some rows as a file: complete and never changed, derived from the rows, made again if need be.
+"""The full-text index of some rows as a file: written once, never changed, and derived from the rows.
 
-It is a database of SQLite. Rows are cut into blocks, and of each word of a block one entry holds the rows
-that have it and how often each does. Behind the database stands a sum of all of it.
+It is an SQLite database. Rows are divided into blocks; each word of a block has one entry with the rows that
+contain it and how often. A checksum of the database follows at the end of the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Texts", "Words", "check_sum", "write_words"]
 #: Texts of some rows, from one to the one before another; None: a row has none.
 Texts = Callable[[int, int], Sequence[str | None]]
 
-#: What changes where the file's form does, or how texts are cut into words.
+#: Changes with the format of the file and with the tokenization.
 _FORMAT: Final = "1"
 #: Rows of a block: their places in it take two bytes.
 _BLOCK: Final = 1 << 16
@@ -56,13 +56,7 @@ _SCHEMA: Final = (
 
 
 class Words:
-    """The words of some rows.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-    file : str
-        For errors.
+    """The full-text index of some rows.
 
     Attributes
     ----------
@@ -94,19 +88,13 @@ class Words:
 
     @classmethod
     def opened(cls, path: Path, stamp: str) -> Words:
-        """The words that a file holds, all of which is looked at.
-
-        Parameters
-        ----------
-        path : Path
-        stamp : str
-            What the file must have been made of.
+        """Open a file after checking all of it; `stamp` identifies the rows that it must have been made from.
 
         Raises
         ------
         FileNotFoundError
         CorruptIndexError
-            It is damaged, or was made of other rows.
+            It is damaged, or was made from other rows.
         DeviceError, PermissionDeniedError
         """
         check_sum(path)
@@ -119,12 +107,7 @@ class Words:
 
     @classmethod
     def beside(cls, texts: Texts, row_count: int, name: str) -> Words:
-        """Words that no folder keeps: in a file of SQLite's own, which goes with them.
-
-        Raises
-        ------
-        NoSpaceError, DeviceError
-        """
+        """An index in a temporary file of SQLite, which is removed with it."""
         with failures(name):
             database = connected("")
             try:
@@ -136,7 +119,7 @@ class Words:
 
     @property
     def memory_bytes(self) -> int:
-        """What they take at most."""
+        """The most memory that it takes."""
         return CACHE_BYTES
 
     def close(self) -> None:
@@ -153,7 +136,7 @@ class Words:
             raise
 
     def frequencies(self, words: Sequence[str], check: Callable[[], None]) -> Int64Array:
-        """How many rows have each of some words; `check` is called now and then."""
+        """The number of rows with each of some words; `check` is called now and then."""
         found = dict.fromkeys(words, 0)
         for block in range(self._blocks):
             for start in range(0, len(words), _ASKED_AT_ONCE):
@@ -248,17 +231,9 @@ def _fill(database: Any, texts: Texts, row_count: int, stamp: str) -> None:
 
 
 def write_words(path: Path, texts: Texts, row_count: int, stamp: str) -> None:
-    """Write the words of some rows; the file takes its name once it is complete and on the device.
+    """Write the full-text index of some rows; the file gets its name once it is complete and synced.
 
-    Whoever writes it writes the same, so it matters to nobody who comes first, or last.
-
-    Parameters
-    ----------
-    path : Path
-    texts : callable
-    row_count : int
-    stamp : str
-        What the file is made of.
+    All writers write the same contents, so their order does not matter. `stamp` identifies the rows.
 
     Raises
     ------
@@ -306,7 +281,7 @@ def _sum(path: Path, end: int | None = None) -> tuple[int, int]:
 
 
 def check_sum(path: Path) -> None:
-    """Look at all of a file of words.
+    """Read a whole file and verify its checksum.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The file of words of an index or a part: found, made where it is missing, made anew where it is damaged."""
+"""The file with the full-text index of a segment: opened, and made again if it is missing or damaged."""
 
 from __future__ import annotations
 
@@ -38,12 +38,7 @@ def _stamp(folder: Path, store: MetadataStore, column: str) -> str:
 
 
 def make_words(folder: Path) -> None:
-    """Write the words of an index whose files are complete, where one of its columns holds text.
-
-    Raises
-    ------
-    NoSpaceError, DeviceError, PermissionDeniedError, CorruptIndexError
-    """
+    """Write the full-text index of a complete index, if it has a text column."""
     store = open_metadata(folder, read_manifest(folder).row_count)
     column = None if store is None else text_column_of(store.schema)
     if store is None or column is None:
@@ -53,13 +48,9 @@ def make_words(folder: Path) -> None:
 
 
 def open_words(folder: Path, store: MetadataStore, column: str) -> Words:
-    """The words of a part, made from its rows where their file is missing or damaged.
+    """The full-text index of a segment, made from its rows if the file is missing or damaged.
 
-    Where the folder takes no file, or has no room for it, they are made for this process alone.
-
-    Raises
-    ------
-    NoSpaceError, DeviceError, OutOfMemoryError
+    If the folder cannot take the file, it is made for this process alone.
     """
     path, stamp = folder / words_name(store.generation), _stamp(folder, store, column)
     try:
@@ -80,7 +71,7 @@ def open_words(folder: Path, store: MetadataStore, column: str) -> Words:
 
 
 class OpenWords:
-    """Words of a part, and what they were opened from."""
+    """The full-text index of a segment, with the metadata that it was opened from."""
 
     def __init__(self, folder: Path, store: MetadataStore, column: str) -> None:
         self.store, self.column = store, column
@@ -88,17 +79,12 @@ class OpenWords:
 
     @property
     def damaged(self) -> bool:
-        """Whether they turned out to be damaged while they were read."""
+        """Whether damage was found while reading."""
         return self.words.damaged
 
 
 def check_words(folder: Path) -> None:
-    """Look at all of the file of words of an index, where it has one.
-
-    Raises
-    ------
-    CorruptIndexError
-    """
+    """Verify the file with an index's full-text index, if it has one."""
     generation = generation_in(folder)
     if generation:
         with contextlib.suppress(FileNotFoundError):
@@ -106,7 +92,7 @@ def check_words(folder: Path) -> None:
 
 
 def settle_words(folder: Path) -> None:
-    """Put words into the part that an index became with its first write, or away where that part is gone."""
+    """Move the full-text index into the segment that an index became with its first write, or remove it."""
     if not is_live(folder):
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which rows a text is most about: BM25 over all stretches of an index as over one."""
+"""Ranking of rows for a text: BM25 with the statistics of all segments of an index together."""
 
 from __future__ import annotations
 
@@ -33,24 +33,13 @@ def ranked(
     passes: Callable[[Int64Array], AnyArray] | None,
     check: Callable[[], None],
 ) -> Ranked:
-    """The rows that some words score highest.
+    """The `count` rows with the highest scores for some words.
 
     A row's score is the sum, over the words that it has, of ``log(1 + (N - n + ½) / (n + ½))`` times
-    ``t · (k1 + 1) / (t + k1 · (1 - b + b · l / L))``: of N rows that have words n have this one, it stands t
-    times in the row, which has l words, where L is usual; k1 is 1.2 and b ¾.
-
-    Parameters
-    ----------
-    stretches : sequence of (int, Words)
-        Each with its first vertex.
-    words : sequence of str
-        Each once.
-    count : int
-        Rows at most.
-    passes : callable, optional
-        Whether each of some vertices may be found.
-    check : callable
-        Called now and then; what it raises ends the search.
+    ``t · (k1 + 1) / (t + k1 · (1 - b + b · l / L))``: n of N rows with words have this one, it occurs t times
+    in the row, which has l words, and rows have L on average; k1 is 1.2 and b ¾. `stretches` are pairs of
+    first vertex and full-text index; `passes` tells whether each of some vertices may be found; an exception
+    from `check`, which is called now and then, ends the search.
     """
     best = Ranked(np.zeros(0, np.int64), np.zeros(0))
     rows_total = sum(one.with_words for _, one in stretches)

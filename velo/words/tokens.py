@@ -1,4 +1,4 @@
-"""Texts cut into words by FTS5 of SQLite, which every velo and every Python does alike."""
+"""Tokenization of texts by SQLite's FTS5, the same in every velo and every Python."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ _AT_ONCE: Final = 1 << 12
 
 
 class Tokens:
-    """Cuts some texts into words, and tells of each word which of them hold it.
+    """Tokenizes texts, and lists the texts that contain each word.
 
-    Parameters
-    ----------
-    path : str
-        Of a file that goes with it, where "" is one that SQLite chooses, and ":memory:" none.
+    `path` names a temporary file; "" lets SQLite choose one, and ":memory:" uses none.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,7 +75,7 @@ class Tokens:
 
 
 def _counted(terms: list[str], rows: Int64Array) -> tuple[list[str], Int64Array, Int64Array, Int64Array]:
-    """What :meth:`Tokens.postings` yields, of words that stand beside their places, rows ascending."""
+    """Postings as :meth:`Tokens.postings` yields them, from words beside their places, rows ascending."""
     starts = [0, *(at for at in range(1, len(terms)) if terms[at] != terms[at - 1])]
     is_first = np.ones(len(rows), bool)
     is_first[1:] = rows[1:] != rows[:-1]
