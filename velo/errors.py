@@ -1,4 +1,4 @@
-"""Every error that velo raises: one tree under :class:`VeloError`, and the table from statuses to it."""
+"""All errors of velo: one tree under :class:`VeloError`, and the table from native statuses to it."""
 
 from __future__ import annotations
 

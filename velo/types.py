@@ -1,4 +1,4 @@
-"""The names of types that velo's signatures use."""
+"""Types in velo's signatures."""
 
 from __future__ import annotations
 

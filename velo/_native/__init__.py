@@ -49,5 +49,5 @@ def version() -> str:
 
 
 def build_mode() -> str:
-    """How the library was compiled: ``ReleaseSafe`` as it ships."""
+    """The build mode of the library, ``ReleaseSafe`` in releases."""
     return text(native().lib.velo_build_mode())

@@ -1,6 +1,6 @@
-"""The functions of ``velo.h`` as Python sees them through cffi: what the type checker knows of them.
+"""The functions of ``velo.h`` as Python calls them through cffi, for the type checker.
 
-``CData`` stands for any C object. A test holds the names here equal to those in the header.
+``CData`` stands for any C object. A test compares the names here with those in the header.
 """
 
 from __future__ import annotations

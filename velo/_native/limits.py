@@ -1,4 +1,4 @@
-"""What may be asked for, at least and at most, and what searches do: the numbers of ``velo.h``."""
+"""The limits and defaults of ``velo.h``."""
 
 from __future__ import annotations
 
@@ -37,18 +37,7 @@ def _limits() -> dict[str, Limit]:
 
 
 def native_limit(argument: str) -> Limit:
-    """The limit of an argument of the library.
-
-    Parameters
-    ----------
-    argument : str
-        Its name, such as ``"degree"``.
-
-    Raises
-    ------
-    NativeLibraryError
-        The header that is installed names none.
-    """
+    """The limit of an argument such as "degree"; NativeLibraryError if the installed header has none."""
     try:
         return _limits()[argument]
     except KeyError:

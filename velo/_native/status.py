@@ -1,4 +1,4 @@
-"""From a status to the exception it stands for."""
+"""Exceptions for native statuses."""
 
 from __future__ import annotations
 

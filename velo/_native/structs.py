@@ -1,4 +1,4 @@
-"""Structs, arrays and texts as the library takes and gives them."""
+"""Structs, arrays and texts in the form that the library uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and those that are made from what Python takes."""
+"""Arguments that several commands share, and arguments derived from Python's options."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ NewColumn = Annotated[str | None, typer.Option(help="Column or data set of the v
 
 
 def takes_build_options(command: Command) -> Command:
-    """Give a command an argument for each option of a build, in the place of its ``**options``."""
+    """Replace ``**options`` of a command by an argument for each option of a build."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     parameters += [

@@ -122,7 +122,7 @@ def _measured(row: PlannedBudget) -> tuple[str, ...]:
 
 
 def _bought(rows: list[PlannedBudget]) -> int:
-    """How many of the budgets buy something that the one before does not."""
+    """The number of budgets that improve on the one before."""
     kept = len(rows)
     while kept > 1 and _same(rows[kept - 1], rows[kept - 2]):
         kept -= 1

@@ -140,7 +140,7 @@ def memory_table(info: Mapping[str, Any]) -> Table:
 
 
 def device_text(device: Mapping[str, Any]) -> str:
-    """Which device reads the index, and why."""
+    """The device that reads the index, and the reason for the choice."""
     direct = "O_DIRECT" if device["direct"] else "buffered"
     return f"{device['name']}, {direct}: {device['reason']}"
 

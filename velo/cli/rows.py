@@ -126,7 +126,7 @@ def upsert(
 
 
 class _Given(NamedTuple):
-    """Where new rows come from."""
+    """The source of new rows."""
 
     vectors: Path
     ids: str | None

@@ -1,4 +1,4 @@
-"""``velo serve`` and ``velo stop``: the way to :mod:`velo_serving`, which is loaded only here."""
+"""``velo serve`` and ``velo stop``; :mod:`velo_serving` is imported only here."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ __all__ = ["DatasetSource", "ParquetSource", "dataset_of", "parquet_files"]
 
 
 def parquet_files(given: Any) -> list[Path] | None:
-    """The Parquet files of a folder, a pattern or a list of paths, in order; None: it is none of these.
+    """The Parquet files of a folder, a pattern or a list of paths, in order; None for anything else.
 
     Raises
     ------
     InvalidArgumentError
-        It names none.
+        There are none.
     """
     if isinstance(given, list | tuple):
         if not given or not all(isinstance(one, str | os.PathLike) for one in given):
@@ -131,7 +131,7 @@ class ParquetSource(ColumnSource):
 
 
 def _difference(first: Any, other: Any) -> str:
-    """What a schema has in another way."""
+    """The first difference between two schemas."""
     for field in first:
         if other.get_field_index(field.name) < 0:
             return f"there is no column {field.name!r}"

@@ -1,4 +1,4 @@
-"""Which reader or writer a file's suffix or a value's type asks for."""
+"""The choice of a reader or writer by a file's suffix or a value's type."""
 
 from __future__ import annotations
 
@@ -117,14 +117,7 @@ def write_vectors(path: PathLike, vectors: Any, *, column: str = "vector") -> No
 
 
 def as_source(vectors: Any, argument: str = "vectors") -> Source:
-    """Whatever :func:`velo.build` takes as vectors, as a source.
-
-    Parameters
-    ----------
-    vectors : array, memmap, Arrow list array, table or frame, path, source, or nested sequence
-    argument : str
-        Its name, for errors.
-    """
+    """A source for the vectors that :func:`velo.build` takes; errors name `argument`."""
     if isinstance(vectors, Source):
         return vectors
     if isinstance(vectors, np.ndarray):

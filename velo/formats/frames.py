@@ -24,15 +24,7 @@ __all__ = ["VectorTable", "frame_table", "vector_table"]
 
 @dataclass(frozen=True)
 class VectorTable:
-    """Vectors, and the columns that stand beside them.
-
-    Attributes
-    ----------
-    source : Source
-    column : str
-        The name of the vectors' column.
-    others : tuple of str
-    """
+    """Vectors in `column` of a table, with its other columns."""
 
     source: Source
     column: str
@@ -45,10 +37,9 @@ class VectorTable:
 
 
 def frame_table(frame: Any, argument: str) -> Any:
-    """A frame as an Arrow table, or None where it is none.
+    """A frame as an Arrow table, or None for anything else.
 
-    Anything that hands itself over as an Arrow stream is one (polars, DuckDB), and so are pandas' frames and
-    lists of dicts.
+    Frames are pandas' and lists of dicts, and anything that exports an Arrow stream (polars, DuckDB).
     """
     if isinstance(frame, pa.Table):
         return frame
@@ -101,14 +92,11 @@ def _table_of_dicts(rows: Sequence[Any], argument: str) -> Any:
 
 
 def vector_table(vectors: Any, column: str | None = None) -> VectorTable | None:
-    """What holds vectors beside other columns, or None where `vectors` is no table.
+    """The table in which `vectors` are one of several columns, or None if `vectors` is not a table.
 
-    Parameters
-    ----------
-    vectors : Arrow table, frame of pandas or polars, list of dicts, path of a Parquet or Arrow file
-        Or a folder, pattern or list of Parquet files, or a data set of ``pyarrow.dataset``.
-    column : str, optional
-        The vectors' column, where several could be it.
+    It may be an Arrow table, a frame of pandas or polars, a list of dicts, a Parquet or Arrow file, a folder,
+    pattern or list of Parquet files, or a data set of ``pyarrow.dataset``. `column` decides between several
+    columns of vectors.
 
     Raises
     ------

@@ -23,14 +23,7 @@ def _h5py() -> Any:
 
 
 class Hdf5Source(FileSource):
-    """A two-dimensional data set of an HDF5 file.
-
-    Parameters
-    ----------
-    path : path
-    dataset : str
-        ``"train"`` holds the base vectors of an ann-benchmarks file, ``"test"`` its queries.
-    """
+    """A two-dimensional data set of an HDF5 file: ``"train"`` (base vectors) or ``"test"`` (queries)."""
 
     def __init__(self, path: PathLike, dataset: str = "train") -> None:
         super().__init__(path)

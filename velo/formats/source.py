@@ -1,4 +1,4 @@
-"""Sources of vectors: where rows come from, read in chunks and as often as needed, never held whole."""
+"""Sources of vectors, read in chunks and as often as needed, never held whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NATIVE_DTYPES = ("float32", "float16", "uint8", "int8")
 
 
 def chunk_rows(row_bytes: int) -> int:
-    """How many rows of `row_bytes` bytes make a chunk."""
+    """The number of rows of `row_bytes` bytes in a chunk."""
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 
@@ -135,13 +135,10 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Rows of an array in memory, or of anything that slices into arrays (memmap, HDF5 data set).
+    """Rows of an array in memory, or of anything that slices into arrays (memmap, HDF5 data set), not copied.
 
-    Parameters
-    ----------
-    array : array-like of shape (n, d)
-        Not copied. The pages of a read-only memmap are given back to the system after each chunk, so that
-        reading it does not make this process grow by its size.
+    The pages of a read-only memmap are returned to the system after each chunk, so that reading it does not
+    make this process grow by its size.
     """
 
     def __init__(self, array: Any, argument: str = "vectors") -> None:

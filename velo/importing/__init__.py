@@ -1,20 +1,18 @@
-"""Indexes of other libraries, read row by row: vectors, ids, and what stands beside them."""
+"""Indexes of other libraries, read row by row: vectors, ids, and metadata."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from velo.importing.faiss import open_faiss
-from velo.importing.hnswlib import open_hnswlib
+from velo.importing.files import open_faiss, open_hnswlib, open_usearch
 from velo.importing.lancedb import open_lancedb
 from velo.importing.qdrant import open_qdrant
 from velo.importing.rows import Asked, ForeignIndex
-from velo.importing.usearch import open_usearch
 
 __all__ = ["OPENERS", "Asked", "ForeignIndex"]
 
-#: What opens the index of each library.
+#: The function that opens an index of each library.
 OPENERS: Final[dict[str, Callable[[Asked], ForeignIndex]]] = {
     "faiss": open_faiss,
     "hnswlib": open_hnswlib,

@@ -1,4 +1,4 @@
-"""Tables of LanceDB, of a folder of this machine."""
+"""Tables of LanceDB in a local folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _METRICS: Final = {"l2": "l2", "cosine": "cosine", "dot": "ip"}
 
 
 def open_lancedb(asked: Asked) -> ForeignIndex:
-    """Open a table as it is now; its other columns are kept in their types.
+    """Open a table in its present state; its other columns keep their types.
 
-    A table does not tell how its vectors are compared, but an index of them does.
+    A table does not name its metric, but an index of it does.
 
     Raises
     ------
     FormatError, InvalidArgumentError, MissingDependencyError
     UnsupportedError
-        The index compares in another way, or a row has no vector or no id.
+        The index has another metric, or a row has no vector or no id.
     """
     try:
         import lancedb

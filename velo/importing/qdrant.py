@@ -1,4 +1,4 @@
-"""Collections of Qdrant, of a server or of a folder that its client keeps."""
+"""Collections of Qdrant, on a server or in a folder of its client."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _METRICS: Final = {"Cosine": "cosine", "Dot": "ip", "Euclid": "l2"}
 def open_qdrant(asked: Asked) -> ForeignIndex:
     """Open a collection; the fields of its payloads become columns.
 
-    A field whose values no column can hold together is kept as JSON text.
+    A field with values that do not fit into one column is stored as JSON text.
 
     Raises
     ------
     FormatError, InvalidArgumentError, MissingDependencyError
     UnsupportedError
-        The collection compares in another way, or has several vectors a point.
+        The collection has another metric, or several vectors for each point.
     """
     try:
         from qdrant_client import QdrantClient

@@ -1,4 +1,4 @@
-"""What an index of another library is asked for, and what it gives."""
+"""The request to open an index of another library, and its result."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ Batch = tuple[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """Which index, and what its files do not tell.
+    """The index to open, and facts that its files may lack.
 
     Attributes
     ----------
     source : str
         A path, or the address of a server.
-    metric : str or None
     collection : str or None
-        Of several in one place.
+        If there are several in one place.
     vector : str or None
-        Of several vectors a row.
+        If a row has several vectors.
     ids_column : str or None
-        Where rows have no ids but those of a column; None: numbers from 0.
+        The column with the ids of rows; None: numbers from 0.
     """
 
     source: str
@@ -46,17 +45,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class ForeignIndex:
-    """An index of another library.
+    """An index of another library, read in batches of ids, vectors and tables with `schema`.
 
-    Attributes
-    ----------
-    dim : int
-    metric : {"l2", "ip", "cosine"}
-    batches : iterator of ids, vectors and tables
-    schema : pyarrow.Schema or None
-        Of the tables.
-    notes : tuple of str
-        What is not as it was.
+    `notes` tell how the vectors read differ from the original ones.
     """
 
     dim: int
@@ -67,12 +58,7 @@ class ForeignIndex:
 
 
 def metric_of(asked: Asked, told: str | None) -> Any:
-    """The metric that an index tells, or that was given where it tells none.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """The metric of the index, or the one given if it names none; InvalidArgumentError if they differ."""
     given = asked.metric
     if given is not None and given not in _METRICS:
         raise InvalidArgumentError(
@@ -89,12 +75,7 @@ def metric_of(asked: Asked, told: str | None) -> Any:
 
 
 def file_of(asked: Asked) -> Path:
-    """The file that an index is in.
-
-    Raises
-    ------
-    FormatError
-    """
+    """The file of an index; FormatError if there is none."""
     path = Path(asked.source)
     if not path.is_file():
         what = "is no file" if path.exists() else "does not exist"

@@ -1,4 +1,4 @@
-"""Methods of stores, awaited."""
+"""Asynchronous forms of the stores' methods."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-__all__ = ["awaited"]
+__all__ = ["awaited", "documented_by"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def awaited(
     method: Callable[Concatenate[Any, P], R], name: str | None = None
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """The same method in a thread, so it does not block the event loop.
-
-    Parameters
-    ----------
-    method : function
-        Of a class; one that takes its place in a class below is what runs there.
-    name : str, optional
-        How it is called; that of the method and ``_async`` without it.
-    """
+    """The method in a thread, so that it does not block the event loop; `name` or ``_async`` names it."""
     blocking = method.__name__
 
     @functools.wraps(method)
@@ -32,8 +25,18 @@ def awaited(
         answer: R = await asyncio.to_thread(getattr(store, blocking), *arguments, **keywords)
         return answer
 
-    head, _, rest = (method.__doc__ or "").partition("\n")
     asked.__name__ = name or f"{blocking}_async"
     asked.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{asked.__name__}"
-    asked.__doc__ = f"{head.rstrip('.')}, without blocking the event loop; as ``{blocking}``.\n{rest}"
-    return asked
+    return documented_by(method)(asked)
+
+
+def documented_by(blocking: Any) -> Callable[[Function], Function]:
+    """Give an asynchronous method the docstring of its blocking form."""
+    head, _, rest = (blocking.__doc__ or "").partition("\n")
+    text = f"{head.rstrip('.')}, without blocking the event loop; as ``{blocking.__name__}``.\n{rest}"
+
+    def documented(function: Function) -> Function:
+        function.__doc__ = text
+        return function
+
+    return documented

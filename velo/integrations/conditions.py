@@ -57,15 +57,15 @@ def is_missing(field: str, columns: Columns) -> Expr:
 
 
 def of_fields(expr: Expr, columns: Columns) -> Expr:
-    """A filter in whose conditions fields are named, over the columns that hold them.
+    """A filter over columns for a filter that names fields.
 
-    Where values of several kinds were given to a field, a condition looks at those that its operand can be
-    compared with. It is null where the field is missing, and false of values of other kinds.
+    If a field has values of several kinds, a condition tests those that its operand can be compared with. It
+    is null if the field is missing, and false for values of other kinds.
 
     Raises
     ------
     FilterTypeError
-        The field has values, none of them of a kind that the operand can be compared with.
+        The field has values, none of a kind that the operand can be compared with.
     """
     tree: Any = expr
     if isinstance(expr, And | Or):
@@ -123,7 +123,7 @@ def _is_in(leaf: IsIn, columns: Columns) -> Expr:
 def _spread(leaf: Any, kinds: Sequence[str], columns: Columns, of_column: Callable[[Any, str], Expr]) -> Expr:
     there = columns.of(leaf.column)
     if not there:
-        return _named(leaf, leaf.column)  # a column that there is not is missing in every row
+        return _named(leaf, leaf.column)  # a nonexistent column is null in every row
     names = [there[kind] for kind in kinds if kind in there]
     if not names:
         raise FilterTypeError(

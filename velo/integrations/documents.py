@@ -1,4 +1,4 @@
-"""Documents in an index of velo: what the stores of all frameworks stand on."""
+"""Documents in an index of velo, the base of all frameworks' stores."""
 
 from __future__ import annotations
 
@@ -46,18 +46,7 @@ _OWN_COLUMNS: Final[list[Any]] = [pa.field(TEXT, pa.string()), pa.field(KEPT, pa
 
 @dataclass(frozen=True)
 class Document:
-    """A document that is to be written.
-
-    Attributes
-    ----------
-    id : str
-    vector : sequence of float, or None
-    text : str or None
-    kept : mapping
-        What comes back with it.
-    fields : mapping
-        What filters see.
-    """
+    """A document to write: `kept` is returned with it, `fields` are for filters."""
 
     id: str
     vector: Any
@@ -68,20 +57,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Found:
-    """A document of the index.
-
-    Attributes
-    ----------
-    id : str
-    text : str or None
-    kept : dict
-    distance : float
-        Of a hit; 0 where there was no query.
-    score : float or None
-        Of a hit of words and vectors together.
-    vector : ndarray or None
-        Where it was asked for and the document has one.
-    """
+    """A document of the index; a hit has its distance, and a score if text and vectors were searched."""
 
     id: str
     text: str | None
@@ -92,25 +68,22 @@ class Found:
 
 
 class Documents:
-    """Documents in the index at a path, which is made when the first of them come.
+    """Documents in the index at a path, which is made when the first of them are written.
 
     Parameters
     ----------
-    path : path, or None
-        None: `index` is given.
     index : velo.Index or None
-        One that is open already, to read or to write.
+        An index that is open already, instead of `path`.
     dim : int or None
-        Of an index that is to be made; None: that of the first vectors.
+        Of a new index; None: that of the first vectors.
     metric : str
-        Of an index that is to be made.
+        Of a new index.
     filterable : sequence of str or None
-        The fields that filters may ask for; None: all.
+        The fields that filters may use; None: all.
     dates_in_texts : bool
         Whether texts that are dates can be compared as such.
-    writable : bool
     options : mapping
-        What :func:`velo.open` takes beside.
+        Further options of :func:`velo.open`.
     """
 
     def __init__(
@@ -181,7 +154,7 @@ class Documents:
 
     @property
     def metric(self) -> str:
-        """How vectors are compared."""
+        """The metric of the index."""
         return str(self._metric) if self._index is None else self._index.metric
 
     def columns(self) -> Columns:
@@ -195,12 +168,12 @@ class Documents:
     # ---- documents that come and go
 
     def write(self, documents: Sequence[Document], *, upsert: bool = True) -> None:
-        """Add documents, all of them or none; of an id that comes several times the last counts.
+        """Add documents, all or none; of several with one id the last counts.
 
         Raises
         ------
         DuplicateIdError
-            Without `upsert`: an id that is there, or twice.
+            Without `upsert`: an id that exists, or comes twice.
         VeloError
         """
         if not documents:
@@ -225,13 +198,7 @@ class Documents:
             call(vectors, ids=ids, metadata=pa.table(columns).select(schema.names))
 
     def change(self, documents: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> int:
-        """Exchange what is kept and the fields of documents, by id; texts and vectors stay.
-
-        Returns
-        -------
-        int
-            How many were there.
-        """
+        """Replace `kept` and the fields of documents, by id, and count them; texts and vectors stay."""
         if not documents:
             return 0
         kept = [encoded(one, f"metadata of {name!r}") for name, one, _ in documents]
@@ -388,12 +355,7 @@ class Documents:
     # ---- searches
 
     def condition(self, given: Any) -> Any:
-        """A filter of velo over fields, as one over columns.
-
-        Raises
-        ------
-        FilterError
-        """
+        """A filter over columns for a filter of velo that names fields."""
         if given is None:
             return None
         return of_fields(_expression(given), self.columns())
@@ -466,19 +428,10 @@ class Documents:
 
 
 def most_diverse(query: Any, vectors: Any, k: int, share: float) -> list[int]:
-    """Choose k vectors one after the other, each by maximal marginal relevance.
+    """Choose k of some vectors one by one, by maximal marginal relevance.
 
-    Parameters
-    ----------
-    query : ndarray of shape (dim,)
-    vectors : ndarray of shape (n, dim)
-    k : int
-    share : float
-        1: the nearest to the query; 0: the least like those that are chosen. Likeness is the cosine.
-
-    Returns
-    -------
-    list of int
+    With a `share` of 1 each is the nearest to the query, with 0 the least similar to those chosen before.
+    Similarity is the cosine.
     """
     if not 0 <= share <= 1:
         raise InvalidArgumentError(

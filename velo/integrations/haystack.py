@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import velo
 from velo.errors import DuplicateIdError, MissingDependencyError, VeloError
 from velo.errors import FilterError as VeloFilterError
-from velo.integrations.awaited import awaited
+from velo.integrations.awaited import awaited, documented_by
 from velo.integrations.documents import KEPT, Documents, Found
 from velo.integrations.documents import Document as Written
 from velo.integrations.values import decoded
@@ -512,6 +512,7 @@ class VeloDocumentStore:
             found = store.search(query_embedding, top_k, condition, options)
             return self._scored(store, found, scale_score, return_embedding)
 
+    @documented_by(embedding_retrieval)
     async def embedding_retrieval_async(
         self,
         query_embedding: list[float],
@@ -521,17 +522,7 @@ class VeloDocumentStore:
         return_embedding: bool = False,
         **options: Any,
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query_embedding, filters, top_k, scale_score, return_embedding, options :
-            As for :meth:`embedding_retrieval`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``embedding_retrieval``, without blocking the event loop."""
         with _errors():
             store, condition = await asyncio.to_thread(self._retrieval, filters)
             found = await store.search_async(query_embedding, top_k, condition, options)
@@ -566,6 +557,7 @@ class VeloDocumentStore:
         options = {**options, "text": query}
         return self.embedding_retrieval(query_embedding, filters, top_k, False, return_embedding, **options)
 
+    @documented_by(hybrid_retrieval)
     async def hybrid_retrieval_async(
         self,
         query: str,
@@ -575,17 +567,7 @@ class VeloDocumentStore:
         return_embedding: bool = False,
         **options: Any,
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, query_embedding, filters, top_k, return_embedding, options :
-            As for :meth:`hybrid_retrieval`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``hybrid_retrieval``, without blocking the event loop."""
         options = {**options, "text": query}
         return await self.embedding_retrieval_async(
             query_embedding, filters, top_k, False, return_embedding, **options
@@ -605,7 +587,7 @@ class VeloDocumentStore:
 
 
 class _Retriever:
-    """What retrievers have in common: the store, what they are asked for, and how that is written."""
+    """The common part of retrievers: the store, the options of searches, and both as a dict."""
 
     def __init__(
         self,
@@ -746,6 +728,7 @@ class VeloEmbeddingRetriever(_Retriever):
         return {"documents": self.document_store.embedding_retrieval(query_embedding, **asked)}
 
     @component.output_types(documents=list[Document])
+    @documented_by(run)
     async def run_async(
         self,
         query_embedding: list[float],
@@ -754,17 +737,7 @@ class VeloEmbeddingRetriever(_Retriever):
         scale_score: bool | None = None,
         return_embedding: bool | None = None,
     ) -> dict[str, list[Document]]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query_embedding, filters, top_k, scale_score, return_embedding :
-            As for :meth:`run`.
-
-        Returns
-        -------
-        dict
-        """
+        """As ``run``, without blocking the event loop."""
         asked = self._asked(filters, top_k, scale_score, return_embedding)
         return {"documents": await self.document_store.embedding_retrieval_async(query_embedding, **asked)}
 
@@ -855,6 +828,7 @@ class VeloHybridRetriever(_Retriever):
         return {"documents": self.document_store.hybrid_retrieval(query, query_embedding, **asked)}
 
     @component.output_types(documents=list[Document])
+    @documented_by(run)
     async def run_async(
         self,
         query: str,
@@ -862,17 +836,7 @@ class VeloHybridRetriever(_Retriever):
         filters: dict[str, Any] | None = None,
         top_k: int | None = None,
     ) -> dict[str, list[Document]]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, query_embedding, filters, top_k :
-            As for :meth:`run`.
-
-        Returns
-        -------
-        dict
-        """
+        """As ``run``, without blocking the event loop."""
         asked = self._asked(filters, top_k)
         found = await self.document_store.hybrid_retrieval_async(query, query_embedding, **asked)
         return {"documents": found}
@@ -914,7 +878,7 @@ def _document(found: Found, score: float | None = None, vector: Any = None) -> D
 
 
 def _scores(metric: str, scale: bool) -> Callable[[float], float]:
-    """What makes of a distance a score, greater for nearer documents."""
+    """The function from distance to score, which is greater for nearer documents."""
     if metric == "cosine":
         return (lambda distance: 1 - distance / 2) if scale else (lambda distance: 1 - distance)
     if metric == "ip":

@@ -37,7 +37,7 @@ def condition_to_change(filters: Any, columns: Columns) -> Expr:
 
 
 def condition_of(filters: Any, columns: Columns) -> Expr | None:
-    """Haystack's filter as velo's over columns. It is true or false of every document.
+    """A filter over columns for Haystack's filter, true or false for every document.
 
     Raises
     ------

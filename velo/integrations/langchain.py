@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import velo
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
+from velo.integrations.awaited import documented_by
 from velo.integrations.documents import OF_SEARCH, Documents, Found
 from velo.integrations.documents import Document as Written
 from velo.types import FusionName, MetricName, PathLike
@@ -111,7 +112,7 @@ class VeloVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings:
-        """What makes vectors of texts."""
+        """The model that embeds texts."""
         return self._embedding
 
     @property
@@ -160,6 +161,7 @@ class VeloVectorStore(VectorStore):
         listed = list(texts)
         return self._write(listed, metadatas, ids, self._embedding.embed_documents(listed) if listed else [])
 
+    @documented_by(add_texts)
     async def aadd_texts(
         self,
         texts: Iterable[str],
@@ -168,17 +170,7 @@ class VeloVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        texts, metadatas, ids, kwargs :
-            As for :meth:`add_texts`.
-
-        Returns
-        -------
-        list of str
-        """
+        """As ``add_texts``, without blocking the event loop."""
         _refuse(kwargs)
         listed = list(texts)
         vectors = await self._embedding.aembed_documents(listed) if listed else []
@@ -265,18 +257,9 @@ class VeloVectorStore(VectorStore):
         """
         return [document for document, _ in self.similarity_search_with_score(query, k, **kwargs)]
 
+    @documented_by(similarity_search)
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, k, kwargs :
-            As for :meth:`similarity_search`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``similarity_search``, without blocking the event loop."""
         return [document for document, _ in await self.asimilarity_search_with_score(query, k, **kwargs)]
 
     def similarity_search_with_score(
@@ -299,20 +282,11 @@ class VeloVectorStore(VectorStore):
             return []
         return _scored(self._search(self._embedding.embed_query(query), k, kwargs))
 
+    @documented_by(similarity_search_with_score)
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, k, kwargs :
-            As for :meth:`similarity_search`.
-
-        Returns
-        -------
-        list of (Document, float)
-        """
+        """As ``similarity_search_with_score``, without blocking the event loop."""
         if self.index is None:
             self._asked(k, kwargs)
             return []
@@ -335,20 +309,11 @@ class VeloVectorStore(VectorStore):
         """
         return [_document(one) for one in self._search(embedding, k, kwargs)]
 
+    @documented_by(similarity_search_by_vector)
     async def asimilarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        embedding, k, kwargs :
-            As for :meth:`similarity_search_by_vector`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``similarity_search_by_vector``, without blocking the event loop."""
         return [_document(one) for one in await self._asearch(embedding, k, kwargs)]
 
     def hybrid_search(
@@ -372,20 +337,11 @@ class VeloVectorStore(VectorStore):
         """
         return [one for one, _ in self.hybrid_search_with_score(query, k, fusion=fusion, **kwargs)]
 
+    @documented_by(hybrid_search)
     async def ahybrid_search(
         self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, k, fusion, kwargs :
-            As for :meth:`hybrid_search`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``hybrid_search``, without blocking the event loop."""
         return [one for one, _ in await self.ahybrid_search_with_score(query, k, fusion=fusion, **kwargs)]
 
     def hybrid_search_with_score(
@@ -409,20 +365,11 @@ class VeloVectorStore(VectorStore):
         found = self._search(self._embedding.embed_query(query), k, kwargs, {"text": query, "fusion": fusion})
         return [(_document(one), one.score or 0.0) for one in found]
 
+    @documented_by(hybrid_search_with_score)
     async def ahybrid_search_with_score(
         self, query: str, k: int = 4, *, fusion: Fusion | FusionName = "rrf", **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, k, fusion, kwargs :
-            As for :meth:`hybrid_search`.
-
-        Returns
-        -------
-        list of (Document, float)
-        """
+        """As ``hybrid_search_with_score``, without blocking the event loop."""
         if self.index is None:
             self._asked(k, kwargs)
             return []
@@ -458,20 +405,11 @@ class VeloVectorStore(VectorStore):
             **kwargs,
         )
 
+    @documented_by(max_marginal_relevance_search)
     async def amax_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, k, fetch_k, lambda_mult, kwargs :
-            As for :meth:`max_marginal_relevance_search`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``max_marginal_relevance_search``, without blocking the event loop."""
         return await self.amax_marginal_relevance_search_by_vector(
             [] if self.index is None else await self._embedding.aembed_query(query),
             k,
@@ -498,20 +436,11 @@ class VeloVectorStore(VectorStore):
         found = self._search(embedding, max(k, fetch_k), kwargs)
         return self._diverse(found, embedding, k, lambda_mult)
 
+    @documented_by(max_marginal_relevance_search_by_vector)
     async def amax_marginal_relevance_search_by_vector(
         self, embedding: list[float], k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **kwargs: Any
     ) -> list[Document]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        embedding, k, fetch_k, lambda_mult, kwargs :
-            As for :meth:`max_marginal_relevance_search_by_vector`.
-
-        Returns
-        -------
-        list of Document
-        """
+        """As ``max_marginal_relevance_search_by_vector``, without blocking the event loop."""
         found = await self._asearch(embedding, max(k, fetch_k), kwargs)
         return list(await run_in_executor(None, self._diverse, found, embedding, k, lambda_mult))
 
@@ -544,7 +473,7 @@ class VeloVectorStore(VectorStore):
             return self._documents.condition(given), options
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        """What makes of a distance a relevance that is 1 at best."""
+        """The function from distance to relevance, which is 1 at best."""
         metric = self._documents.metric
         if metric == "cosine":
             return lambda distance: 1.0 - distance
@@ -585,6 +514,7 @@ class VeloVectorStore(VectorStore):
         return store
 
     @classmethod
+    @documented_by(from_texts)
     async def afrom_texts(
         cls,
         texts: list[str],
@@ -594,17 +524,7 @@ class VeloVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> VeloVectorStore:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        texts, embedding, metadatas, ids, kwargs :
-            As for :meth:`from_texts`.
-
-        Returns
-        -------
-        VeloVectorStore
-        """
+        """As ``from_texts``, without blocking the event loop."""
         store: VeloVectorStore = await run_in_executor(None, lambda: cls(embedding, **kwargs))
         await store.aadd_texts(texts, metadatas, ids=ids)
         return store

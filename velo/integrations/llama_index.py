@@ -9,7 +9,7 @@ from typing import Any, Final
 import velo
 from velo.errors import FilterError, InvalidArgumentError, MissingDependencyError
 from velo.filters import And, Compare, Contains, Expr, Ids, IsNotTrue, Like, Or
-from velo.integrations.awaited import awaited
+from velo.integrations.awaited import awaited, documented_by
 from velo.integrations.conditions import NOTHING, equal_to_one_of, in_order, is_missing, is_nan
 from velo.integrations.documents import OF_SEARCH, Document, Documents, Found
 from velo.integrations.values import Columns
@@ -146,19 +146,8 @@ class VeloVectorStore(BasePydanticVectorStore):
         self._documents.write([_written(one) for one in nodes])
         return [one.node_id for one in nodes]
 
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        nodes, kwargs :
-            As for :meth:`add`.
-
-        Returns
-        -------
-        list of str
-        """
-        return await asyncio.to_thread(self.add, nodes)
+    async_add = awaited(add, "async_add")
+    """As ``add``, without blocking the event loop."""
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document.
@@ -171,15 +160,8 @@ class VeloVectorStore(BasePydanticVectorStore):
         """
         self._documents.delete(condition=_of_documents([ref_doc_id], self._documents.columns()))
 
-    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        ref_doc_id, delete_kwargs :
-            As for :meth:`delete`.
-        """
-        await asyncio.to_thread(self.delete, ref_doc_id)
+    adelete = awaited(delete, "adelete")
+    """As ``delete``, without blocking the event loop."""
 
     def delete_nodes(
         self,
@@ -203,20 +185,8 @@ class VeloVectorStore(BasePydanticVectorStore):
             )
         self._documents.delete(condition=condition)
 
-    async def adelete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,
-    ) -> None:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        node_ids, filters, delete_kwargs :
-            As for :meth:`delete_nodes`.
-        """
-        await asyncio.to_thread(self.delete_nodes, node_ids, filters)
+    adelete_nodes = awaited(delete_nodes, "adelete_nodes")
+    """As ``delete_nodes``, without blocking the event loop."""
 
     def clear(self) -> None:
         """Delete all nodes."""
@@ -284,24 +254,15 @@ class VeloVectorStore(BasePydanticVectorStore):
         found = self._documents.search(query.query_embedding, count, condition, options)
         return self._answered(query, found, kwargs)
 
+    @documented_by(query)
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The same without blocking the event loop.
-
-        Parameters
-        ----------
-        query, kwargs :
-            As for :meth:`query`.
-
-        Returns
-        -------
-        VectorStoreQueryResult
-        """
+        """As ``query``, without blocking the event loop."""
         count, condition, options = self._asked(query, kwargs)
         found = await self._documents.search_async(query.query_embedding, count, condition, options)
         return await asyncio.to_thread(self._answered, query, found, kwargs)
 
     def _asked(self, query: VectorStoreQuery, kwargs: Mapping[str, Any]) -> tuple[int, Any, dict[str, Any]]:
-        """How many hits, of which nodes, and how they are searched for."""
+        """The number of hits, the filter and the options of a search."""
         if query.mode not in (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR):
             raise InvalidArgumentError(
                 f"the query mode {query.mode!r} is not there; DEFAULT and MMR are", argument="query"
@@ -372,7 +333,7 @@ def _of_documents(doc_ids: Sequence[str], columns: Columns) -> Expr:
 
 
 def _read(filters: Any, columns: Columns, depth: int) -> Expr:
-    """LlamaIndex's filters as velo's over columns. They are true or false of every node.
+    """A filter over columns for LlamaIndex's filters, true or false for every node.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What documents bring along, as text that keeps all of it, and as columns that filters can look at."""
+"""Metadata of documents: as text that keeps all of it, and as columns for filters."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _DEPTH_MAX: Final = 64
 
 
 def encoded(value: Any, where: str) -> bytes:
-    """A value as JSON from which :func:`decoded` makes an equal one.
+    """A value as JSON, from which :func:`decoded` makes an equal one.
 
     Raises
     ------
     InvalidArgumentError
-        It holds something that is neither JSON nor a time, a UUID or bytes.
+        It contains values other than JSON, times, UUIDs and bytes.
     """
     try:
         return json.dumps(_plain(value, where, 0), ensure_ascii=False, separators=(",", ":")).encode()
@@ -102,7 +102,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def decoded(text: bytes) -> Any:
-    """What :func:`encoded` was given."""
+    """The value that :func:`encoded` was given."""
     return json.loads(text, object_hook=_read)
 
 
@@ -117,16 +117,11 @@ def _read(value: dict[str, Any]) -> Any:
 
 
 def values_of(metadata: Mapping[str, Any], *, dates_in_texts: bool) -> dict[tuple[str, str], Any]:
-    """The values of a document that filters can look at, by field and kind.
+    """The values of a document's metadata for filters, by field and kind.
 
-    A dict inside another is the fields ``outer.inner``.
-
-    Parameters
-    ----------
-    metadata : mapping
-    dates_in_texts : bool
-        Whether a text that is a date of ISO 8601 is a time, too. ``time`` is then what a clock on the wall
-        showed, for times with a zone as well, and ``instant`` stands beside it for those.
+    A nested dict gives the fields ``outer.inner``. With `dates_in_texts` a text that is a date of ISO 8601 is
+    a time, too; ``time`` then is the local clock's time also for times with a zone, which have an ``instant``
+    as well.
     """
     found: dict[tuple[str, str], Any] = {}
     for field, value in _fields(metadata, ""):
@@ -207,13 +202,8 @@ def as_date(text: Any) -> datetime | None:
 class Columns:
     """The columns of an index that hold fields, by field and kind.
 
-    A field's first kind has a column of the field's name; further ones have ``field::kind``.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    filterable : set of str, optional
-        The fields that may be asked for; all without it.
+    A field's first kind has a column of the field's name, further ones ``field::kind``. `filterable` limits
+    the fields that filters may use.
     """
 
     def __init__(self, schema: Any, filterable: Collection[str] | None = None) -> None:
@@ -228,12 +218,12 @@ class Columns:
             self._of.setdefault(field, {})[kind] = column.name
 
     def of(self, field: str) -> dict[str, str]:
-        """The columns of a field by kind; none where no document has it.
+        """The columns of a field by kind; empty if no document has it.
 
         Raises
         ------
         FilterError
-            It is none of those that may be asked for.
+            It is not filterable.
         """
         asked = self._filterable
         if asked is not None and field.partition(".")[0] not in asked and not field.startswith(OWN):

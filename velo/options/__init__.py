@@ -1,4 +1,4 @@
-"""What can be chosen when building, opening and searching, checked before the library sees it."""
+"""Options of builds, opens and searches, checked before the library sees them."""
 
 from velo.options.bits import (
     LINKS_ENOUGH,

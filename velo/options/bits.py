@@ -1,4 +1,4 @@
-"""How a vector's bits are divided between memory and disk, by what a budget has room for."""
+"""Division of a vector's bits between memory and disk for a given budget."""
 
 from __future__ import annotations
 
@@ -121,19 +121,9 @@ def bits_usual(memory_bits: int | None) -> tuple[int, int]:
 
 
 def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
-    """Bits a dimension in memory and in the record for indexes that will be open within a budget.
+    """Bits a dimension (in memory, in the record) for an index that will be open within a budget.
 
-    The most bits in memory beside which enough links fit, of their own or shared.
-
-    Parameters
-    ----------
-    budget_bytes : int
-        What searches will have.
-    row_count, dim : int
-
-    Returns
-    -------
-    memory_bits, record_bits : int
+    These are the most bits in memory that leave room for enough links, own or shared.
     """
     for memory_bits, record_bits in _BITS:
         links = _LINKS_LEAST if memory_bits == _BITS[-1][0] else LINKS_ENOUGH
@@ -147,13 +137,7 @@ def bits_within(budget_bytes: int, row_count: int, dim: int) -> tuple[int, int]:
 
 
 def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, int]]:
-    """What `bits_within` chooses, and one bit more and one less in memory, as far as codes have room.
-
-    Returns
-    -------
-    list of (memory_bits, record_bits)
-        Empty where not even the shortest codes fit.
-    """
+    """The choice of `bits_within`, and one bit more and one less in memory, if codes fit; may be empty."""
     ladder = (*_BITS, *_BITS_SHARED)
     chosen = ladder.index(bits_within(budget_bytes, row_count, dim))
     near = ladder[max(0, chosen - 1) : chosen + 2]
@@ -161,7 +145,7 @@ def bits_around(budget_bytes: int, row_count: int, dim: int) -> list[tuple[int, 
 
 
 def codes_bytes_least(row_count: int, dim: int) -> int:
-    """What the shortest codes that `bits_around` knows take, with the page directory."""
+    """Memory of the shortest codes that `bits_around` considers, with the page directory."""
     return codes_bytes(row_count, dim, *_BITS_SHARED[-1])
 
 
@@ -203,7 +187,7 @@ def page_codes_bytes(
 
 
 def page_codes_bytes_least(row_count: int, dim: int) -> int:
-    """What a code of each page takes in the shortest codes, with the page directory: nothing less opens."""
+    """Memory of one code for each page in the shortest codes, with the page directory: less does not open."""
     return page_codes_bytes(row_count, dim, *_BITS_SHARED[-1])
 
 

@@ -1,4 +1,4 @@
-"""What shapes a new index: one set of options for Python, for collections and for the command line."""
+"""Options of a new index: one set for Python, for collections and for the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Built = TypeVar("Built", bound=Callable[..., Any])
 
 
 class BuildKeywords(TypedDict, total=False):
-    """What users name of :class:`BuildOptions`, for checkers of ``velo.build(**options)``."""
+    """The public keywords of :class:`BuildOptions`, for type checkers of ``velo.build(**options)``."""
 
     metric: MetricName
     search_memory: Memory | None
@@ -67,10 +67,10 @@ class PublicField(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What shapes a new index; see :func:`velo.build` for the meaning of each.
+    """Options of a new index; see :func:`velo.build` for the meaning of each.
 
-    The text beside a field is what ``velo build --help`` says of it, before its limit. Fields without one are
-    for experiments: records of a page belong to one color, which a cache keeps together, if they lie within
+    The text beside a field is its help in ``velo build --help``, before its limit. Fields without one are for
+    experiments: records of a page belong to one color, which a cache keeps together, if they are within
     `affinity_percent` of the distances to a cluster's centroid (VeloANN, §3.4).
     """
 
@@ -127,14 +127,14 @@ class BuildOptions:
         real_number(self.checkpoint_s, "checkpoint_s", least / 1000, most / 1000)
 
     def for_vectors(self, row_count: int, dim: int) -> BuildOptions:
-        """With what was left open chosen: bits, and which links are kept where.
+        """These options with open ones chosen: bits, and the number and place of links.
 
         Raises
         ------
         BudgetTooSmallError
-            Not even codes of pages would fit in `search_memory`, so that the index could not be opened in it.
+            Not even page centroids would fit in `search_memory`, so that the index could not be opened in it.
         InvalidArgumentError
-            One index does not hold so many vectors; it says how many shards do.
+            One index does not hold this many vectors; the error tells how many shards do.
         """
         if row_count > SHARD_ROWS_MAX:
             raise InvalidArgumentError(
@@ -207,14 +207,7 @@ class BuildOptions:
 
 
 def build_options(function: str, keywords: Mapping[str, Any]) -> BuildOptions:
-    """The options of a call of `function`, checked.
-
-    Raises
-    ------
-    TypeError
-        For a keyword that is no option, as Python would.
-    InvalidArgumentError
-    """
+    """The checked options of a call of `function`; TypeError for an unknown keyword, as Python raises it."""
     names = {one.name for one in BuildOptions.public_fields()}
     for name in keywords:
         if name not in names:

@@ -1,4 +1,4 @@
-"""Numbers, budgets and paths as callers give them, checked before the library sees them."""
+"""Checks of numbers, budgets and paths, before the library sees them."""
 
 from __future__ import annotations
 
@@ -73,21 +73,10 @@ def has_floor(memory: Memory | None, needed_bytes: int) -> bool:
 
 
 def memory_bytes(memory: Memory | None, row_count: int, dim: int, argument: str = "memory") -> int:
-    """A budget in bytes.
+    """A budget in bytes; 0 (no budget) for None.
 
-    Parameters
-    ----------
-    memory : int, float, str or None
-        Bytes (int), a share of ``row_count * dim * 4`` bytes (float up to 1, or ``"15%"``), or a size with
-        its unit (``"2GiB"``, ``"500 MB"``). None is 0, which stands for no budget.
-    row_count, dim : int
-        The shape that a share refers to: float32 vectors, whatever their type in the input.
-    argument : str
-        Its name, for errors.
-
-    Returns
-    -------
-    int
+    `memory` is bytes (int), a share of ``row_count * dim * 4`` bytes (float up to 1, or ``"15%"``; the size
+    of float32 vectors, whatever their type in the input), or a size with its unit (``"2GiB"``, ``"500 MB"``).
     """
     if memory is None:
         return 0
@@ -159,23 +148,12 @@ def k_of_one_search() -> int:
 
 
 def limit_of(argument: str) -> Limit:
-    """The least and the most that an argument may be: in the library, in Python, over HTTP, in commands.
-
-    Parameters
-    ----------
-    argument : str
-        Such as ``"degree"``; most limits are those of ``velo.h``.
-
-    Returns
-    -------
-    Limit
-        ``low`` and ``high``.
-    """
+    """The limits of an argument such as "degree", the same in Python, over HTTP and in commands."""
     return _OWN_LIMITS.get(argument) or native_limit(argument)
 
 
 def in_range(value: Any, argument: str, limit: str | None = None) -> int:
-    """`value` as an int within the limit of its argument, or of `limit` where that has another name.
+    """`value` as an int within the limits of its argument, or of `limit` if that has another name.
 
     Raises
     ------

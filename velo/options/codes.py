@@ -1,4 +1,4 @@
-"""The names that arguments take, and the numbers that the library knows them by."""
+"""Names of options and the numbers that the library uses for them."""
 
 from __future__ import annotations
 

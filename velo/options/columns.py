@@ -1,4 +1,4 @@
-"""Types of columns as people write them."""
+"""Types of columns as text."""
 
 from __future__ import annotations
 
@@ -15,20 +15,7 @@ _NESTED_MAX: Final = 8
 
 
 def column_type(text: str, name: str, argument: str) -> pa.DataType:
-    """Read the type of a column: ``int32``, ``list<string>``.
-
-    Parameters
-    ----------
-    text : str
-    name : str
-        Of the column.
-    argument : str
-        Which one it is in, for an error.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Read the type of a column, such as ``int32`` or ``list<string>``."""
     kind = text.strip()
     if kind.count("<") > _NESTED_MAX:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What a search by words takes: texts, and how what words and vectors find becomes one answer."""
+"""Options of full-text searches: texts, and the fusion of their hits with those of vectors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Fusing(ABC):
         return min(depth, k_of_one_search())
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there.
+        """Return the points of each hit of one list.
 
         Parameters
         ----------
@@ -139,12 +139,7 @@ _NAMED: Final[dict[str, Fusion]] = {"rrf": RRF(), "weighted": Weighted()}
 
 
 def fusion_of(given: Any) -> Fusion:
-    """What ``search(fusion=)`` was given; RRF where nothing was.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """The fusion of ``search(fusion=)``; RRF by default."""
     if isinstance(given, RRF | Weighted):
         return given
     found = _NAMED["rrf"] if given is None else _NAMED.get(given) if isinstance(given, str) else None
@@ -157,12 +152,7 @@ def fusion_of(given: Any) -> Fusion:
 
 
 def texts_of(given: Any, count: int) -> list[str]:
-    """What ``search(text=)`` was given: one text a query; one alone is that of all.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """The texts of ``search(text=)``, one for each query; a single text is that of all."""
     texts = [given] * count if isinstance(given, str) else given
     if not isinstance(texts, list | tuple | np.ndarray) or not all(isinstance(one, str) for one in texts):
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What an open index and a search can be tuned by, and what a search is asked for."""
+"""Tuning of an open index and of searches, and the effort that a search was asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Effort", "OpenTuning", "SearchTuning", "fill_search"]
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTuning:
-    """What an open index can be tuned by, beyond its budget; what is left open velo chooses.
+    """Tuning of an open index beyond its budget; velo chooses values that are left open.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class OpenTuning:
     queue_depth : int, optional
         Reads in flight of a worker.
     buffered : bool
-        Read through the system's page cache even where O_DIRECT works.
+        Read through the system's page cache even if O_DIRECT works.
     cache_share : float, optional
         Share of the budget for the cache, at most 0.95: of pages, or of records with links on disk.
     simulated_seed, simulated_faults : int
@@ -69,22 +69,22 @@ class OpenTuning:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchTuning:
-    """What a search can be tuned by, beyond ``recall`` and ``list_size``; for benches and experiments.
+    """Tuning of a search beyond ``recall`` and ``list_size``, for benchmarks and experiments.
 
     Attributes
     ----------
     beam_width : int, optional
-        Links on disk: how many of the nearest candidates are looked at ahead, for reading and for one that is
-        at hand already. 4 by default, at most 64.
+        Links on disk: how many of the nearest candidates are read ahead, and expanded if they are in memory
+        already. 4 by default, at most 64.
     burst_max : int, optional
         Pages of the first burst at most.
     sigma : float, optional
-        A candidate is read if its estimate lies within this many standard deviations of the k-th.
+        A candidate is read if its estimate is within this many standard deviations of the k-th.
     filter_plan : {"auto", "late", "early", "gate", "scan"}
-        How a search with a filter goes about it. "auto" chooses by cost between the last two; "late" reads
-        and scores every candidate and asks the filter for results, as engines that filter afterwards do;
-        "gate" reads only what passes and navigates through
-        the rest in memory (where links are on disk it is "late"); "scan" looks at the codes of all that pass.
+        How a search applies its filter. "auto" chooses by cost between the last two; "late" reads and scores
+        every candidate and tests the filter on results, as engines that post-filter do; "gate" reads only
+        rows that pass and navigates through the rest in memory (with links on disk it is "late"); "scan"
+        compares the codes of all rows that pass.
     count_used : bool
         Count ``records_used``, which is 0 otherwise.
     """
@@ -113,16 +113,7 @@ class SearchTuning:
 
 
 class Effort(NamedTuple):
-    """How much a search does for its answer, as it was asked for; see :meth:`velo.Index.search`.
-
-    Attributes
-    ----------
-    recall : float, optional
-    list_size : int, optional
-    timeout_s : float, optional
-    tuning : SearchTuning, optional
-    exact : bool, optional
-    """
+    """The effort of a search, as requested; see :meth:`velo.Index.search`."""
 
     recall: float | None = None
     list_size: int | None = None

@@ -1,1 +1,1 @@
-"""What memory buys: budgets of an index that is there, and options for one that is not."""
+"""Memory planning: budgets of an index, and options for one that is still to build."""

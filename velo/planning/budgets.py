@@ -1,4 +1,4 @@
-"""What each budget would buy: how an open would then divide it, and what searches would be like.
+"""The effect of each budget: how an open would divide it, and the cost of searches.
 
 Reads, rounds and estimates come from the calibration of the index.
 """
@@ -43,7 +43,7 @@ _PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
 
 @dataclass(frozen=True)
 class PlannedBudget:
-    """What one budget buys; ``recall`` and all that follows is None where the index was not calibrated.
+    """The effect of one budget; ``recall`` and all fields after it are None if the index was not calibrated.
 
     Attributes
     ----------
@@ -51,19 +51,18 @@ class PlannedBudget:
         Of n·d·4 bytes, and in bytes.
     needed_bytes : int or None
         The least that opens; all else is None then.
-    plan : str or None
     memory_bits, links_kept : int or None
-        An open may keep one step of links less: how long shorter lists get is an estimate.
+        An open may keep one step of links less: the length of shorter lists is an estimate.
     page_codes_kept : int or None
-        Codes of each page, where there is no room for codes of vectors.
+        Codes of each page, if there is no room for codes of vectors.
     memory_bytes : dict of str to int
         Codes, links, cache and page directory.
     list_size, recall, reads, rounds, estimates : optional
-        Of a search for the recall asked, queries never seen before.
+        Of a search for the recall asked, with new queries.
     more : dict of str to float, or None
-        What another 5 % of the vectors' size would make of reads, rounds and estimates.
+        Reads, rounds and estimates with another 5 % of the vectors' size.
     build_bits : tuple of int, or None
-        Bits in memory and in the record that a build would choose for this budget; None: it holds none.
+        Bits in memory and in the record that a build would choose for this budget; None: it is too small.
     """
 
     share: float
@@ -94,13 +93,13 @@ def plans(
     recall: float = 0.95,
     k: int = 10,
 ) -> list[PlannedBudget]:
-    """What budgets from the least that opens to 50 % of the float32 vectors would buy.
+    """Plan budgets from the least that opens to 50 % of the float32 vectors.
 
     Parameters
     ----------
     path : path
-        An index. Of one that was written to the largest part is planned, with its share of each budget: a
-        search reads there, and little more in other parts.
+        An index. If it was written to, its largest segment is planned, with its share of each budget: a
+        search reads mostly there.
     memory : int, float or str, optional
         A further budget for the table.
     recall, k : float, int
@@ -114,7 +113,7 @@ def plans(
     Raises
     ------
     UnsupportedError
-        No part was made yet of the rows that were written.
+        The index has no segment yet.
 
     Examples
     --------

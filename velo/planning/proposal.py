@@ -1,4 +1,4 @@
-"""What tuning proposes: the sets of options that were tried, and the one to take."""
+"""Results of tuning: the options that were tried, and the best of them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TunedCandidate:
 
 @dataclass(frozen=True, repr=False)
 class Proposal:
-    """What :func:`velo.tune` proposes.
+    """The result of :func:`velo.tune`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""A sample of the user's vectors: drawn, indexed in a folder for scratch, searched for held-out rows."""
+"""A sample of the user's vectors: drawn, indexed in a scratch folder, searched for held-out rows."""
 
 from __future__ import annotations
 
@@ -76,19 +76,7 @@ class TunedPoint:
 
 @dataclass(frozen=True)
 class Sample:
-    """Vectors to index and queries to search for, none of them among the former.
-
-    Attributes
-    ----------
-    n : int
-        Rows of the whole input.
-    rows : ndarray of shape (m, d)
-    queries : ndarray of shape (q, d)
-    truth, truth_distances : ndarray of shape (q, k)
-        The exact nearest among `rows`.
-    metric : {"l2", "ip", "cosine"}
-    k : int
-    """
+    """Vectors to index, other vectors as queries, and their neighbors; `n` rows in the whole input."""
 
     n: int
     rows: AnyArray
@@ -140,7 +128,7 @@ class Sample:
         )
 
     def resident_bytes(self, index: Index) -> float:
-        """What codes, links and page directory of the whole index would take, by those of this one."""
+        """Memory of the codes, links and page directory of the whole index, extrapolated from this one."""
         info = index.info()
         own = sum(info["memory_bytes"][part] for part in ("codes", "links", "pages"))
         grown = links_bytes_grown(info["links_kept"], len(self.rows), self.n)
@@ -175,7 +163,7 @@ def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
 
 
 def at_recall(points: Sequence[TunedPoint], recall: float) -> TunedPoint:
-    """What a recall takes, between the points around it; the last point where none comes so far."""
+    """The cost of a recall, interpolated between the points around it; the last point if none reaches it."""
     above = next((number for number, point in enumerate(points) if point.recall >= recall), None)
     if above is None or above == 0:
         return points[-1 if above is None else 0]
@@ -186,12 +174,7 @@ def at_recall(points: Sequence[TunedPoint], recall: float) -> TunedPoint:
 
 
 def check_source(source: Source) -> None:
-    """Whether there is enough to learn from.
-
-    Raises
-    ------
-    EmptyError, InvalidArgumentError, DimensionMismatchError, DtypeError
-    """
+    """Refuse a source with too few vectors to learn from."""
     n, dim = source.shape
     if n == 0:
         raise EmptyError("there are no vectors to learn from", argument="vectors")
@@ -206,12 +189,7 @@ def check_source(source: Source) -> None:
 
 
 def draw(source: Source, count: int, metric: MetricName, k: int, seed: int) -> Sample:
-    """Draw `count` rows (all where there are no more) and hold some of them out as queries.
-
-    Raises
-    ------
-    InvalidArgumentError, NotFiniteError
-    """
+    """Draw `count` rows (all if there are no more) and hold some of them out as queries."""
     n = source.shape[0]
     dtype = native_dtype(source.dtype)
     numbers = draw_rows(n, count, seed)

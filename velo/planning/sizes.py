@@ -1,8 +1,8 @@
-"""What an index will take, before there is one: memory, disk and work by its shape alone.
+"""Memory, disk space and work of an index that does not exist yet, from its shape alone.
 
 Sizes follow from the format. Reads and processor time are those of SIFT descriptors (128 dimensions, ten
-neighbors at recall 0.95), measured at 100,000 and a million vectors on every rung of memory, and at ten
-million with 20 %; beyond, they are drawn on.
+neighbors at recall 0.95), measured at 100,000 and a million vectors on every memory tier, and at ten million
+with 20 %; beyond that they are extrapolated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ELEMENT_BYTES: Final = {"f32": 4, "f16": 2, "u8": 1, "i8": 1}
 
 
 class _Query(NamedTuple):
-    """What a query of a million descriptors takes, and by how much its reads grow with ten times the rows."""
+    """The cost of a query over a million descriptors, and the growth of its reads with ten times the rows."""
 
     reads: float
     rounds: float
@@ -96,7 +96,7 @@ _BUILD_BYTES_LEAST: Final = 20
 
 @dataclass(frozen=True)
 class SizePlan:
-    """What a collection takes: of all shards together, unless a name says otherwise.
+    """The size of a collection, of all shards together unless a field says otherwise.
 
     Attributes
     ----------
@@ -104,13 +104,13 @@ class SizePlan:
     memory_bits, record_bits : int
         Bits a dimension of the code in memory, and of its rest on disk.
     links : int
-        Links a vertex in memory; 0 where they are on disk, or nowhere.
+        Links a vertex in memory; 0 if they are on disk, or nowhere.
     page_codes : int
-        Codes of each page in memory where neither links nor codes of vectors have room; else 0.
+        Codes of each page in memory if neither links nor codes of vectors fit; else 0.
     memory_bytes, disk_bytes : dict of str to int
         By part; ``total`` is their sum.
     float32_bytes : int
-        What the vectors take as float32, of which budgets are shares.
+        Size of the vectors as float32, to which shares refer.
     build_memory_bytes : dict of str to int
         Of one shard: ``in_one_piece``, and ``least`` in partitions.
     build_core_s : float
@@ -118,7 +118,7 @@ class SizePlan:
     reads, rounds, query_core_us : float
         A query of one shard of descriptors like SIFT's, ten neighbors at recall 0.95.
     measured : bool
-        Whether shards of this size were measured; beyond, reads and times are drawn on.
+        Whether shards of this size were measured; beyond, reads and times are extrapolated.
     """
 
     rows: int
@@ -316,7 +316,7 @@ def _links_bytes(links: int, rows: int) -> float:
 
 
 def _query(memory_bits: int, links: int) -> _Query:
-    """What a query of a million descriptors takes."""
+    """The cost of a query over a million descriptors."""
     if links == 0:
         return _LINKS_ON_DISK[min(memory_bits, max(_LINKS_ON_DISK))]
     own = _OWN_LINKS[min(memory_bits, max(_OWN_LINKS))]

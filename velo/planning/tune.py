@@ -1,16 +1,16 @@
-"""Which options to build and to open with: tried on a sample of the vectors, on the machine at hand.
+"""Choice of build and open options by trials on a sample of the vectors, on this machine.
 
 FlashANNS (§4.3) chooses the degree of its graph before it is built: it times reads and computation on indexes
-over a sample, with random links. Here the sample's indexes are true ones, since what a degree is worth is
-also how many reads a recall takes, and the bits of codes are chosen along with it.
+over a sample, with random links. Here the sample's indexes are real ones, since a degree also decides how
+many reads a recall takes, and the bits of codes are chosen along with it.
 
 Small indexes are built over the sample for several splits of the bits, then, with the best of them, for
-several degrees; rows held out of the sample are searched for with growing lists. Of two candidates that one
-is better whose queries at the recall asked keep the machine less busy: the workers by the processor time
-that was measured, or the device by reads over what it answers.
+several degrees; rows held out of the sample are searched for with growing lists. The better of two candidates
+is the one whose queries at the recall asked keep the machine less busy: the workers by measured processor
+time, or the device by reads over its rate.
 
-A sample does not tell what higher degrees are worth in a graph that is much larger, and its codes are nearer
-to the processor than a large index's. So it promises no rates.
+A sample cannot show the value of higher degrees in a much larger graph, and its codes are nearer to the
+processor than a large index's. So no rates are predicted.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Parts are made of the delta, of rows of a call, and of other parts, while others write and search."""
+"""Compaction: new segments from the delta, from rows of a call and from other segments."""

@@ -1,8 +1,8 @@
-"""A large merge that was begun: what it takes, on disk, so that the next writer goes on where one was killed.
+"""Checkpoints of large merges on disk, so that the next writer resumes a merge that was killed.
 
-A part is built in ``merge-NUMBER`` and takes the name of a part when it is complete. Beside it lies
-``merge-NUMBER.json``, which says of which parts it is made, and of which of their rows. Parts never change,
-so that is all that has to be known. What was deleted since is dead in the new part from its first moment.
+A segment is built in ``merge-NUMBER`` and gets its name when it is complete. ``merge-NUMBER.json`` beside it
+names the segments it is made from, and their rows. Segments never change, so no more is needed. Rows deleted
+since are deleted in the new segment from its first moment.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OURS: Final = re.compile(rf"{_STEM}[0-9a-f]{{16}}(\.json(\.part)?)?")
 
 @dataclass(frozen=True)
 class Begun:
-    """A merge that was begun.
+    """An unfinished merge.
 
     Attributes
     ----------
     folder : Path
-        Where its part is built.
+        The folder in which its segment is built.
     parts : list of (str, int)
-        Of each part that it is made of: uuid and rows.
+        Uuid and rows of each of its sources.
     taken : bytes
         As ``Sources.taken``.
     """
@@ -84,7 +84,7 @@ class Begun:
 
     @property
     def part_name(self) -> str:
-        """What its part was to be called: numbers above are free."""
+        """The planned name of its segment; higher numbers are free."""
         return self.folder.name.replace(_STEM, _PART_STEM, 1)
 
     @property
@@ -93,7 +93,7 @@ class Begun:
         return (self.folder / MANIFEST_FILE).is_file() and not (self.folder / MARKER).exists()
 
     def sources(self, view: View, names: list[str]) -> Sources | None:
-        """What it takes, by the numbers of a view; None: one of its parts is no longer there."""
+        """Its sources, by their numbers in a view; None if one of them no longer exists."""
         numbers = {(part.uuid, part.n): number for number, part in enumerate(view.parts)}
         if not all(part in numbers for part in self.parts):
             return None
@@ -124,7 +124,7 @@ class Begun:
 
     @classmethod
     def _read(cls, file: Path) -> Begun | None:
-        """What a file says; None where it is damaged."""
+        """The contents of a file; None if it is damaged."""
         try:
             body = json.loads(file.read_bytes())
             checksum = body.pop("checksum")

@@ -1,7 +1,7 @@
-"""Rows of a call that the delta has no room for: they become a part of their own.
+"""Rows of a call for which the delta has no room: they become a segment of their own.
 
-Their vectors are read from where the caller has them, slice by slice, and never are in the log. The library
-says how that part takes its place (zig/src/live/call.zig).
+Their vectors are read from the caller's memory, slice by slice, and never written to the log. The library
+puts the segment into place (zig/src/live/call.zig).
 """
 
 from __future__ import annotations
@@ -25,15 +25,7 @@ __all__ = ["LargeRows", "PartOfCall"]
 
 
 class CallVectors(Source):
-    """The vectors of a call, in the element type of the index.
-
-    Parameters
-    ----------
-    given : ndarray or Source
-    shape : RowShape
-    kept : ndarray, optional
-        The rows that stay; all, where it is None.
-    """
+    """The vectors of a call in the element type of the index; only the rows `kept`, if given."""
 
     def __init__(self, given: AnyArray | Source, shape: RowShape, kept: AnyArray | None = None) -> None:
         # A source is read from front to back alone.
@@ -66,12 +58,7 @@ class CallVectors(Source):
             yield self._given[taken if self._kept is None else self._kept[taken]]
 
     def check(self) -> None:
-        """Read all of it once.
-
-        Raises
-        ------
-        DtypeError, NotFiniteError
-        """
+        """Read all of it once: DtypeError, NotFiniteError."""
         row = 0
         for chunk in self.chunks(chunk_rows(self.shape[1] * self.dtype.itemsize)):
             check_finite(chunk, row)
@@ -79,21 +66,8 @@ class CallVectors(Source):
 
 
 class LargeRows(GivenRows):
-    """Rows of one call that become a part.
-
-    Parameters
-    ----------
-    shape : RowShape
-    vectors : ndarray or Source
-        As :func:`velo.parts.rows.given_vectors` has them; none is copied.
-    ids, metadata, request :
-        As they were given.
-    upsert : bool
-
-    Attributes
-    ----------
-    vectors : Source
-    metadata : pyarrow.Table or None
+    """Rows of one call that become a segment; vectors are as from :func:`velo.parts.rows.given_vectors`, not
+    copied.
 
     Raises
     ------
@@ -131,15 +105,14 @@ class LargeRows(GivenRows):
 
 @dataclass(frozen=True)
 class PartOfCall:
-    """What the part of a call is made of.
+    """The sources of a call's segment.
 
     Attributes
     ----------
     view : View
         Of the index when its making begins.
-    rows : LargeRows
     first_row : int
-        The number of the first row, where the index gives them.
+        The number of the first row, if the index assigns ids.
     """
 
     view: View
@@ -152,7 +125,7 @@ class PartOfCall:
 
     @property
     def count(self) -> int:
-        """How many rows it gets."""
+        """The number of its rows."""
         return self.rows.count
 
     @property
@@ -167,7 +140,7 @@ class PartOfCall:
 
     @property
     def calibration(self) -> Mapping[str, Any] | None:
-        """What was measured of that part."""
+        """The calibration to adopt: that of `like`."""
         return None if self.like is None else self.like.calibration
 
     def vectors(self) -> Source:

@@ -1,4 +1,4 @@
-"""The budget of merges: each, and each flush, takes its share, so that all that run keep within it."""
+"""The memory budget of flushes and merges: each takes its share of it while it runs."""
 
 from __future__ import annotations
 
@@ -33,22 +33,14 @@ _DELTA_SHARE: Final = 1 / 8
 
 @dataclass(frozen=True)
 class BuildBytes:
-    """What a build of so many rows takes.
-
-    Attributes
-    ----------
-    least : int
-        In partitions.
-    whole : int
-        In one piece.
-    """
+    """Memory of a build: `least` in partitions, `whole` in one piece."""
 
     least: int
     whole: int
 
     @classmethod
     def of(cls, rows: int, dim: int, degree: int) -> BuildBytes:
-        """What rows of so many dimensions, and links in their graph, take."""
+        """The memory of a build with these rows, dimensions and links."""
         member = dim_code_of(dim) + 4 * degree + _MEMBER_BYTES
         whole = rows * member
         members = int(-(-2 * _ROOM_SHARE * rows // _PARTITIONS_MAX))
@@ -57,24 +49,23 @@ class BuildBytes:
 
 
 class MergeMemory:
-    """Hands out one budget to the flushes and merges that run; who comes first is served first.
+    """Divides one budget between the flushes and merges that run, first come, first served.
 
-    In the background a flush gets a share that merges leave to it, so neither waits for the
-    other. Where the budget is too small for both, a merge takes all of it, and they take turns.
+    In the background a flush gets a share that merges leave to it, so neither waits for the other. If the
+    budget is too small for both, a merge takes all of it, and they take turns.
 
     Parameters
     ----------
     named : int, float, str or None
-        As users name it. A share, or a budget that follows from `memory`, counts as what the part that is
-        made needs at least: only a number of bytes can be too small.
+        As users name it. A share, or a budget that follows from `memory`, counts as at least the need of the
+        segment that is made: only a number of bytes can be too small.
     memory : int, float, str or None
-        Of the index: taken for a share of as much where none is named. None: there is no bound.
-    live : LiveData
+        Of the index: the default for `named`. None: there is no bound.
 
     Raises
     ------
     BudgetTooSmallError
-        No part can be made of a full delta with what was named.
+        A full delta cannot become a segment within `named`.
     """
 
     def __init__(self, named: Memory | None, memory: Memory | None, live: LiveData) -> None:
@@ -94,7 +85,7 @@ class MergeMemory:
 
     @property
     def taken(self) -> int:
-        """What those that run have, in bytes."""
+        """Bytes in use by those that run."""
         return self._taken
 
     def total(self, rows: int) -> int | None:
@@ -109,34 +100,23 @@ class MergeMemory:
         return min(total, max(full.least, min(full.whole, int(total * _DELTA_SHARE))))
 
     def rest(self, total: int) -> int:
-        """What a merge may take beside others, so that a full delta can still be made a part: most of it."""
+        """The most that a merge may take beside others, so that a full delta can still become a segment."""
         least = BuildBytes.of(self._delta_rows, self._dim, 0).least
         return max(0, (total - self._taken) * 3 // 4 - least)
 
     @contextlib.contextmanager
     def share(self, total: int, least: int, most: int, deadline: float | None = None) -> Iterator[int]:
-        """Take a share for as long as the context lasts; waits until `least` bytes are free.
+        """Take a share of `total` while the context lasts; waits until `least` bytes are free, up to
+        `deadline`.
 
-        Parameters
-        ----------
-        total : int
-            The budget at this moment.
-        least, most : int
-            With a `most` below `least` all that is free is taken.
-        deadline : float, optional
-            Until when it waits, by the monotonic clock.
-
-        Yields
-        ------
-        int
-            Bytes.
+        Yields the bytes taken, at most `most`; if `most` is below `least`, all that is free.
 
         Raises
         ------
         BudgetTooSmallError
-            Without a wait: the whole budget is less than `least`.
+            At once: the whole budget is less than `least`.
         BusyError
-            Others had too much of it until then.
+            Others used too much of it until the deadline (monotonic clock).
         """
         if self._has_floor:
             total = max(total, least)

@@ -1,4 +1,4 @@
-"""A part is made of rows of a view: an ordinary index, put into the place of what it was made of."""
+"""Builds a segment, an ordinary index, from rows of a view, and puts it in the place of its sources."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ _NUMBERS_AHEAD: Final = 1000
 
 @dataclass(frozen=True)
 class How:
-    """How much of the machine a flush or merge takes.
+    """The resources of a flush or merge.
 
     Attributes
     ----------
     nice : int
         The nice value of the threads that link and place.
     gives_way : bool
-        They run while processors have nothing else to do.
+        They run while processors are idle.
     leaves_room : bool
-        In the background: of the budget it leaves a share to the other kind.
+        In the background: it leaves a share of the budget to the other kind.
     is_beside : bool
-        A merge goes on meanwhile: a quarter of the threads, each of which takes memory beside the budget.
+        A merge runs at the same time: a quarter of the threads, each of which takes memory beside the budget.
     takes_rest : bool
-        It takes what others leave of the budget, and waits for nobody.
+        It takes what others leave of the budget, without waiting.
     """
 
     nice: int = 0
@@ -72,18 +72,10 @@ def _pass(live: LiveData, name: str) -> bool:
 
 
 class PartMaker:
-    """Makes parts of an open index.
+    """Makes segments of an open index.
 
-    Parameters
-    ----------
-    live : LiveData
-    open_part : callable
-        Opens a part by its name, of a folder of so many rows, beside another one where none is open yet.
-    threads : int or None
-        Of a build.
-    memory : MergeMemory
-    search_memory : int, float, str or None
-        Of the index, all of its parts together.
+    `open_part` opens a segment by its name. `threads` are those of a build, and `search_memory` is the memory
+    of the index, all of its segments together.
     """
 
     def __init__(
@@ -147,30 +139,28 @@ class PartMaker:
         latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
         is_wanted: Callable[[], bool] | None = None,
     ) -> str | None:
-        """Make a part, unless no row is left, and put it into the place of its sources.
+        """Make a segment, unless no row is left, and put it in the place of its sources.
 
         Parameters
         ----------
-        sources : Sources
-        how : How
         begun : Begun, optional
-            The merge of these sources goes on.
+            The merge of these sources to resume.
         latest : callable
-            Where its sources are once the part is made; there they stay for as long as its context lasts.
+            Returns a context with the present place of its sources; they stay there while it lasts.
         is_wanted : callable, optional
-            Asked while the part is built: nothing is made once it is False.
+            Called while the segment is built: False cancels it.
 
         Returns
         -------
         str or None
-            The name of the part.
+            The name of the segment.
 
         Raises
         ------
         CancelledError
-            It is not wanted any more.
+            It is no longer wanted.
         BusyError
-            It was to take the rest of the budget, and that is too little.
+            The rest of the budget, which it was to take, is too little.
         BudgetTooSmallError
             Before anything is written.
         NoSpaceError, DeviceError
@@ -186,19 +176,10 @@ class PartMaker:
         return None if made is None else made.name
 
     def insert(self, rows: LargeRows, how: How, deadline: float | None) -> Any:
-        """Make a part of the rows of a call; they are there at once when it takes its place.
+        """Make a segment of the rows of a call; all of them become visible at once.
 
-        Parameters
-        ----------
-        rows : LargeRows
-        how : How
-        deadline : float or None
-            Until when it may wait for its share of the budget, by the monotonic clock.
-
-        Returns
-        -------
-        velo_live_done
-            Where it is not ``DONE`` nothing was written.
+        `deadline` (monotonic clock) limits the wait for its share of the budget. If the returned
+        ``velo_live_done`` is not ``DONE``, nothing was written.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Which parts are to become one."""
+"""The choice of segments to merge."""
 
 from __future__ import annotations
 
@@ -19,21 +19,11 @@ DEAD_SHARE: Final = 0.2
 
 
 def parts_to_merge(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) -> list[int]:
-    """Which parts are to become one now, the largest among them, or one with many dead rows.
+    """The segments to merge now, the largest among them, or one with many deleted rows; ascending, may be
+    empty.
 
-    The largest part, which has most rows, is written anew only when it is worth it.
-
-    Parameters
-    ----------
-    rows, alive : sequence of int
-        Of each part: its rows, and those of them that live.
-    is_calm : bool
-        No rows come.
-
-    Returns
-    -------
-    list of int
-        Ascending; none of them where nothing is to be done.
+    The largest segment is written again only when it is worth it. `alive` counts the rows of each that are
+    not deleted; `is_calm`: no rows are being written.
     """
     if not rows:
         return []
@@ -49,21 +39,10 @@ def parts_to_merge(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) 
 
 
 def parts_of_a_size(rows: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Which young parts of about one size are to become one of the next.
+    """Small segments of about one size to merge into one of the next, without `others`; ascending, may be
+    empty.
 
-    As in a log-structured merge tree, so a row is written once a size.
-
-    Parameters
-    ----------
-    rows : sequence of int
-        Of each part.
-    others : sequence of int
-        Parts that another merge takes.
-
-    Returns
-    -------
-    list of int
-        Ascending; none of them where there are too few of every size.
+    As in a log-structured merge tree, a row is written once for each size.
     """
     sizes: dict[int, list[int]] = {}
     for part in range(len(rows)):

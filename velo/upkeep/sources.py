@@ -1,8 +1,8 @@
-"""What a part is made of."""
+"""The sources of a new segment: other segments and the delta, with their vectors and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,34 +10,123 @@ from typing import Any, Final
 
 import numpy as np
 
+from velo.folder.flow import ColumnSource, StoredRows
+from velo.formats.source import Source
 from velo.options import METRIC_CODES
+from velo.parts.many import ManyColumns
 from velo.parts.part import Part
 from velo.parts.view import View
 from velo.types import AnyArray
-from velo.upkeep.source_columns import SourceColumns
-from velo.upkeep.source_rows import SourceRows
 
 __all__ = ["Sources"]
 
+#: Rows that are read at a time, in bytes of float32. Each thread that merges keeps some times that much,
+#: which no budget counts: four times as many took 17 MiB more of a process with three of them.
+_READ_BYTES: Final = 1 << 20
 #: Of a vertex whose row no new part has, as velo.h spells it.
 _GONE: Final = np.iinfo(np.uint32).max
 
 
+class SourceRows(Source):
+    """The vectors of some vertices of a view, ascending; decoded from codes if their segment stores no
+    vectors.
+
+    Nothing is copied to a file: a build reads them a few times, page after page.
+    """
+
+    def __init__(self, view: View, vertices: AnyArray, dtype: np.dtype[Any]) -> None:
+        self._view = view
+        self._dtype = dtype
+        parts = sum(part.n for part in view.parts)
+        self._stored = vertices[: np.searchsorted(vertices, parts)]
+        self._added = vertices[len(self._stored) :] - parts
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        return len(self._stored) + len(self._added), self._view.shape.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Their element type."""
+        return self._dtype
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        """Yield the rows ``start`` to ``stop``: those of parts, then those of the delta."""
+        step = min(rows, max(1, _READ_BYTES // (4 * self.shape[1])))
+        stored = len(self._stored)
+        for row in range(start, min(stop, stored), step):
+            vertices = self._stored[row : min(row + step, stop, stored)]
+            yield self._view.vectors(vertices, decoded=True).astype(self.dtype, copy=False)
+        for row in range(max(start, stored), stop, step):
+            added = self._view.delta_vectors(self._added[row - stored : min(row + step, stop) - stored])
+            yield added.astype(self.dtype, copy=False)
+
+
+class SourceColumns(ColumnSource):
+    """The columns of some vertices of a view, ascending.
+
+    Nothing is read before the segment is placed, and then some rows at a time.
+    """
+
+    def __init__(self, columns: Any, vertices: AnyArray) -> None:
+        self._columns = columns
+        self._vertices = vertices
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self._vertices)
+
+    @property
+    def schema(self) -> Any:
+        """The columns as they were given."""
+        return self._columns.schema
+
+    def stored(self, name: str) -> list[StoredRows]:
+        """The stored pieces of a column, store after store."""
+        stores = self._columns.stores if isinstance(self._columns, ManyColumns) else [self._columns]
+        starts = np.cumsum([0, *(store.row_count for store in stores)])
+        bounds = np.searchsorted(self._vertices, starts)
+        return [
+            self._rows_of(store, name, int(start), int(first), int(last))
+            for store, start, first, last in zip(stores, starts, bounds, bounds[1:], strict=False)
+            if last > first
+        ]
+
+    def _rows_of(self, store: Any, name: str, start: int, first: int, last: int) -> StoredRows:
+        """Rows `first` to `last`, stored in one store whose first row is the vertex `start`."""
+        return StoredRows(
+            first,
+            last,
+            store.filter_columns[name].dictionary,
+            store.stored_row_bytes(name),
+            lambda rows: store.stored_rows(name, self._vertices[first + rows.astype(np.int64)] - start),
+        )
+
+    def undressed(self, name: str, rows: AnyArray) -> Any:
+        """A column of some rows in its storage type."""
+        return self._columns.undressed_rows(self._vertices[rows], [name]).column(0)
+
+    def given(self, name: str) -> Any:
+        """A table of one column with all rows, in the type it was given in."""
+        return self._columns.rows(self._vertices, [name])
+
+
 @dataclass(frozen=True)
 class Sources:
-    """What a part is made of: some of the parts of a view, its delta, or both.
+    """The sources of a new segment: some of the segments of a view, its delta, or both.
 
     Attributes
     ----------
-    view : View
     names : list of str
-        The folder of each part of the view.
+        The folder of each segment of the view.
     parts : list of int
-        Those of them whose place it takes, ascending.
+        The segments that it replaces, ascending.
     vertices : ndarray
-        The rows that it gets, ascending.
+        Its rows, ascending.
     with_delta : bool
-        It takes the place of the delta.
+        It replaces the delta.
     """
 
     view: View
@@ -48,7 +137,7 @@ class Sources:
 
     @classmethod
     def alive(cls, view: View, names: list[str], parts: list[int], *, with_delta: bool) -> Sources:
-        """What lives in some parts of a view, and in its delta where it has one."""
+        """The rows of some segments of a view that are not deleted, and those of its delta."""
         starts = np.cumsum([0, *(part.n for part in view.parts)])
         taken = np.zeros(view.n, bool)
         for part in parts:
@@ -60,7 +149,7 @@ class Sources:
 
     @property
     def count(self) -> int:
-        """How many rows it gets."""
+        """The number of its rows."""
         return len(self.vertices)
 
     @property
@@ -106,7 +195,7 @@ class Sources:
 
     @property
     def calibration(self) -> Mapping[str, Any] | None:
-        """What was measured of the largest part; where codes are all there is, of one that has only codes."""
+        """The calibration of the largest segment; if only codes are left, of one that has only codes."""
         coded = [self.view.parts[number] for number in self.coded]
         of = max(coded, key=lambda part: part.n) if coded else self.view.largest
         return None if of is None else of.calibration

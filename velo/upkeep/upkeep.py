@@ -1,21 +1,21 @@
-"""Flushes and merges: parts are made of the delta, or of parts, while others write and search.
+"""Flushes and merges: the delta and segments become new segments, while others write and search.
 
-A view is taken, an ordinary index is built from what lives in it, and one root puts it in the place of its
-sources; what was deleted or replaced meanwhile is dead in it from its first moment. Killed before that, the
-folder is what it was: the next writer goes on with a large merge, and takes away what else was begun.
+A view is taken, an ordinary index is built from its live rows, and one manifest puts it in the place of its
+sources; rows deleted or replaced meanwhile are deleted in it from its first moment. If the process is killed
+before that, the folder is unchanged: the next writer resumes a large merge, and removes all else.
 
-The delta becomes a part while parts become one, each in a thread of its own. A writer without room waits for
-its rows to be indexed; for others only where `merge_memory` is too small for both. Who asks for one waits
-for that thread, so an interrupt ends the wait and not the work.
+A flush runs beside a merge, each in a thread of its own. A writer without room waits until its rows are
+indexed; it waits for others only if `merge_memory` is too small for both. A caller waits for that thread, so
+an interrupt ends the wait and not the work.
 
-While rows come, young parts of a size become one in a third thread, also beside a merge that takes long: so
-there are few parts at any rate of writing. A merge with the largest part waits until no rows come, or until
-there are as many new rows as old ones. What is to be made of everything ends other merges, which it does
-again: whatever they would save is less than what is left of them.
+While rows are written, small segments of one size are merged in a third thread, also beside a long merge: so
+there are few segments at any rate of writing. A merge with the largest segment waits until no rows are
+written, or until there are as many new rows as old ones. A full compaction cancels running merges; redoing
+their work costs less than waiting.
 
-What makes one part of everything takes the delta along, in one pass. These rows stay in the delta until the
-part is there. Where the delta must become a part before, they become one of their own, and what came since
-another: the pass then takes the place of the first, too.
+A full compaction includes the delta, in one pass. These rows stay in the delta until the segment is complete.
+If the delta must be flushed before, they become a segment of their own, and later rows another: the
+compaction then replaces the first, too.
 """
 
 from __future__ import annotations
@@ -65,18 +65,17 @@ class Upkeep:
 
     Parameters
     ----------
-    live : LiveData
     open_part : callable
-        Opens a part by its name, of a folder of so many rows, beside another one where none is open yet.
+        Opens a segment by its name.
     threads : int or None
         Of a build.
     merge_memory, memory : int, float, str or None
-        Budget of all that run; as much as the index has where it is None.
+        Budget of all that run; as much as the index has if it is None.
 
     Raises
     ------
     BudgetTooSmallError
-        No part can be made of a full delta with it.
+        A full delta cannot become a segment within it.
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class Upkeep:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the last work in the background failed of, until somebody was told."""
+        """The error of the last work in the background, until it was reported."""
         return self._failure
 
     def begin(self, *, everything: bool = False) -> None:
@@ -234,7 +233,7 @@ class Upkeep:
             raise failure
 
     def _how(self, worker: Worker, nice: int, *, gives_way: bool) -> How:
-        """How much a piece of work takes: what somebody waits for as much as others of the process."""
+        """The resources of a piece of work: as much as others of the process if a caller waits for it."""
         is_waited_for, self._is_waited_for[worker] = self._is_waited_for[worker], False
         if is_waited_for:  # the delta needs little, and merges leave it that
             return How(leaves_room=worker is self._parts_worker or self._parts_worker.is_busy)
@@ -383,7 +382,7 @@ class Upkeep:
 
     @contextlib.contextmanager
     def _latest(self, sources: Sources) -> Iterator[Sources]:
-        """Where the rows of a merge are by now; one that has some of the delta keeps it as it is."""
+        """The present place of a merge's rows; one that has some of the delta keeps it unchanged."""
         if not sources.with_delta:
             yield sources
             return

@@ -1,4 +1,4 @@
-"""Work in the background, one piece after the other."""
+"""Background work, one piece after the other."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """A thread while there is work, and none while there is not.
+    """A thread that exists while there is work.
 
-    Pieces are counted. Whoever waits for one waits for its number, in a queue of its own: such a wait can be
-    interrupted anywhere, and holds no lock then that others need.
-
-    Parameters
-    ----------
-    work : callable
-        A piece of work.
-    failed : callable
-        Told what a piece failed of, before anybody sees that it ended; no further one follows then.
+    Pieces are numbered, and waiters wait for a number, in a queue of its own: such a wait can be interrupted
+    anywhere, and then holds no lock that others need. `failed` is called with the error of a piece before its
+    end is visible; no further one follows then.
     """
 
     def __init__(self, work: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
@@ -55,17 +49,14 @@ class Worker:
         return self._thread == threading.get_ident()
 
     def ask(self, after_s: float = 0.0) -> int:
-        """Work, now or so many seconds later; where that is under way, once more after it.
+        """Request a piece of work, now or after some seconds; if it is running, once more after it.
 
-        Returns
-        -------
-        int
-            The number of the piece that this asks for.
+        Returns the number of the piece.
 
         Raises
         ------
         OutOfMemoryError
-            The system starts no thread. What was asked for is done once it does: by the next who asks.
+            The system starts no thread. The next request starts the work.
         """
         with self._state:
             at = time.monotonic() + after_s
@@ -85,17 +76,12 @@ class Worker:
             raise OutOfMemoryError(f"no thread starts for work in the background: {error}") from error
 
     def wait(self, number: int | None = None, timeout_s: float | None = None) -> bool:
-        """Wait until a piece has ended; without a number for what is under way, not for what begins later.
-
-        Returns
-        -------
-        bool
-            False where that took too long.
+        """Wait until a piece has ended; without a number until the running one has. False after a timeout.
 
         Raises
         ------
         BaseException
-            What the piece of that number, or a later one, failed of; where it never began, the one before.
+            The error of the piece of that number, or of a later one; of the one before if it never began.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         changed: SimpleQueue[None] = SimpleQueue()
@@ -125,7 +111,7 @@ class Worker:
         return self._begun > self._ended or self._wanted_at_s is not None
 
     def forget(self) -> None:
-        """What has not begun does not begin."""
+        """Cancel pieces that have not begun."""
         with self._state:
             self._wanted_at_s = None
             self._tell()
