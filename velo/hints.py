@@ -63,7 +63,7 @@ OPTIONS: Final = {
     **dict.fromkeys(
         ("score_threshold", "distance_threshold", "max_distance"), "range_search(queries, radius)"
     ),
-    **dict.fromkeys(("d", "dimension", "dim", "dims"), "nothing: the vectors say it"),
+    **dict.fromkeys(("d", "dimension", "dim", "dims"), "nothing: the vectors have it"),
     **dict.fromkeys(("exist_ok", "mode", "force"), "overwrite"),
     "update.vectors": "upsert(vectors, ids, metadata): it replaces vectors and columns together",
 }

@@ -40,9 +40,9 @@ MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 DtypeName: TypeAlias = Literal["f32", "f16", "u8", "i8"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk", "pages"]
-#: What a filter means by a column that the metadata does not have.
+#: The treatment of a column that the metadata does not have.
 UnknownColumns: TypeAlias = Literal["error", "missing"]
-#: What becomes of ids that no row has.
+#: The treatment of ids that no row has.
 UnknownIds: TypeAlias = Literal["error", "skip"]
 FusionName: TypeAlias = Literal["rrf", "weighted"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
@@ -86,5 +86,5 @@ class VectorSource(Protocol):
         ...
 
 
-#: What :func:`velo.build` takes as vectors: arrays, memmaps, Arrow list arrays, paths, sources.
+#: Vectors for :func:`velo.build`: arrays, memmaps, Arrow list arrays, paths, sources.
 VectorsLike: TypeAlias = "AnyArray | Sequence[Sequence[float]] | PathLike | VectorSource | Any"

@@ -126,7 +126,7 @@ def test_export_of_an_index_without_rows(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("create", "{new}", "--dim", 3, "--column", "year"), "NAME:TYPE"),
-        (("create", "{new}", "--dim", 3, "--column", "year:number"), "'number' is no type"),
+        (("create", "{new}", "--dim", 3, "--column", "year:number"), "'number' is not a type"),
         (("create", "{new}", "--dim", 0), "dim"),
         (("create", "{made}", "--dim", 3), "not empty"),
         (("get", "{made}", "k01", "--columns", "nobody"), "no column 'nobody'"),

@@ -84,7 +84,7 @@ def test_it_reads_as_the_expression(text: str, expr: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "part"),
     [
-        ("SELECT * FROM t WHERE a = 1", (1, 1), "SELECT is no part"),
+        ("SELECT * FROM t WHERE a = 1", (1, 1), "SELECT is not part"),
         ("a = 1; DROP TABLE t", (1, 6), "semicolon"),
         ("a = 1;", (1, 6), "semicolon"),
         ("DELETE FROM t", (1, 1), "DELETE"),

@@ -97,7 +97,7 @@ def test_usearch(tmp_path: Path, theirs: str, ours: str, dtype: str) -> None:
     index.save(str(tmp_path / "u.usearch"))
     told = document("import", "usearch", tmp_path / "u.usearch", tmp_path / "i")
     assert told["metric"] == ours
-    assert told["notes"] == ([] if dtype == "f32" else ["vectors are what f16 has of them"])
+    assert told["notes"] == ([] if dtype == "f32" else ["vectors are rounded to f16"])
     kept = np.arange(ROWS) != 3
     check(tmp_path / "i", LABELS[kept], VECTORS[kept], 0.0 if dtype == "f32" else 3e-3).close()
 
@@ -312,14 +312,14 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
         (("annoy", tmp_path / "rubbish", tmp_path / "i"), "'annoy' is not known"),
         (("hnswlib", HNSWLIB, tmp_path / "i"), "say it with metric"),
         (("hnswlib", HNSWLIB, tmp_path / "i", "--metric", "dot"), "metric is one of"),
-        (("hnswlib", HNSWLIB, tmp_path / "there", "--metric", "ip"), "is there already"),
+        (("hnswlib", HNSWLIB, tmp_path / "there", "--metric", "ip"), "already exists"),
         (("hnswlib", tmp_path / "nothing", tmp_path / "i", "--metric", "ip"), "does not exist"),
-        (("hnswlib", tmp_path / "rubbish", tmp_path / "i", "--metric", "ip"), "no index of hnswlib"),
+        (("hnswlib", tmp_path / "rubbish", tmp_path / "i", "--metric", "ip"), "not an index of hnswlib"),
         (("hnswlib", tmp_path / "cut.bin", tmp_path / "i", "--metric", "ip"), "truncated"),
         (("hnswlib", tmp_path / "many.bin", tmp_path / "i", "--metric", "ip"), "truncated"),
         (("hnswlib", tmp_path / "short.bin", tmp_path / "i", "--metric", "ip"), "too short"),
         (("faiss", tmp_path / "rubbish", tmp_path / "i"), "faiss cannot read it"),
-        (("faiss", tmp_path / "there", tmp_path / "i"), "is no file"),
+        (("faiss", tmp_path / "there", tmp_path / "i"), "is not a file"),
         (("usearch", tmp_path / "rubbish", tmp_path / "i"), "usearch"),
         (("qdrant", tmp_path / "there", tmp_path / "i"), "neither the address"),
         (("lancedb", tmp_path / "there", tmp_path / "i"), "neither a table"),

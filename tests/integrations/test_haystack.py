@@ -209,7 +209,7 @@ def test_no_retriever_finds_documents_without_embeddings(store: VeloDocumentStor
         ([Document(content="a"), Document(content="b", embedding=[1.0])], r"shape \(1,\), and 8 numbers"),
         ([Document(content="a", embedding=[float("nan")] * DIM)], "NaN or an infinity"),
         ([Document(content="a", meta={"x": object()})], "metadata of .* is a object"),
-        ([Document(content="a", meta={"velo_text": 1})], "'velo_text' is no name"),
+        ([Document(content="a", meta={"velo_text": 1})], "'velo_text' is not a field name"),
     ],
 )
 @pytest.mark.parametrize("policy", list(DuplicatePolicy))
@@ -359,7 +359,7 @@ def test_a_pipeline_and_its_twin_from_yaml(tmp_path: Path) -> None:
     not_7 = {"field": "id", "operator": "!=", "value": "07"}
     merged = retriever.run(vectors[12], filters=not_7, top_k=10)["documents"]
     assert {one.meta["n"] for one in merged} == {0, 1, 2, 3, 4, 5, 6, 8}
-    with pytest.raises(FilterError, match="'m' is none of the fields"):
+    with pytest.raises(FilterError, match="'m' is not filterable"):
         retriever.run(vectors[12], filters={"field": "meta.m", "operator": "==", "value": 1})
     assert asyncio.run(retriever.run_async(vectors[12]))["documents"] == found
     text = pipeline.dumps()

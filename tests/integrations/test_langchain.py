@@ -77,7 +77,7 @@ def test_fields_that_are_not_filterable_are_kept_and_not_filtered(tmp_path: Path
         assert store.index.info()["columns"] == ["velo_text", "velo_metadata", "year"]
         assert store.get_by_ids(ids)[0].metadata == {"year": 2020, "note": "n"}
         assert passing(store, {"year": 2020}) == {"a"}
-        with pytest.raises(VeloStoreError, match="'note' is none of the fields"):
+        with pytest.raises(VeloStoreError, match="'note' is not filterable"):
             store.similarity_search("x", filter={"note": "n"})
 
 
@@ -254,7 +254,7 @@ class Lying(DeterministicFakeEmbedding):
     [
         (["fine", "short"], r"shape \(1,\), and 6 numbers"),
         (["fine", "nan"], "NaN or an infinity"),
-        (["fine", "words"], "no list of numbers"),
+        (["fine", "words"], "not a list of numbers"),
         (["fine", "nothing"], "1 for 2 texts"),
     ],
 )
@@ -274,7 +274,7 @@ def test_embeddings_that_are_none(tmp_path: Path, texts: list[str], said: str) -
         ({"ids": ["1", ""]}, "an id is a text"),
         ({"ids": ["1", 2]}, "an id is a text"),
         ({"metadatas": [{}, {"a": {"b": [object()]}}]}, r"a\.b\[0\] is a object"),
-        ({"metadatas": [{}, {"velo_text": 1}]}, "'velo_text' is no name of a field"),
+        ({"metadatas": [{}, {"velo_text": 1}]}, "'velo_text' is not a field name"),
         ({"metadatas": [{}, {"a": "\ud800"}]}, "UTF-8"),
         ({"batch_size": 7}, "no argument 'batch_size'"),
     ],

@@ -244,7 +244,7 @@ def test_a_node_takes_the_place_of_the_one_that_has_its_id(store: VeloVectorStor
         ({"embedding": None}, ValueError, "embedding not set"),
         ({"embedding": [1.0]}, DimensionMismatchError, r"shape \(1,\), and 6 numbers"),
         ({"embedding": [float("nan")] * DIM}, VeloError, "NaN or an infinity"),
-        ({"metadata": {"velo_text": 1}}, InvalidArgumentError, "'velo_text' is no name"),
+        ({"metadata": {"velo_text": 1}}, InvalidArgumentError, "'velo_text' is not a field name"),
     ],
 )
 def test_nodes_that_are_none(
@@ -275,7 +275,7 @@ def test_fields_that_are_not_filterable(tmp_path: Path) -> None:
     store = VeloVectorStore(tmp_path / "s", filterable=["n"])
     store.add(nodes_of([{"n": 1, "m": 2}, {"n": 2, "m": 2}]))
     assert [one.metadata for one in store.get_nodes()] == [{"n": 1, "m": 2}, {"n": 2, "m": 2}]
-    with pytest.raises(FilterError, match="'m' is none of the fields"):
+    with pytest.raises(FilterError, match="'m' is not filterable"):
         store.get_nodes(filters=MetadataFilters(filters=[MetadataFilter(key="m", value=2)]))
     store.delete("doc-1")
     assert [one.node_id for one in store.get_nodes()] == ["000"]

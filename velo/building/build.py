@@ -145,9 +145,7 @@ def build_shard(
     table = metadata if is_flow else given_metadata(metadata, stop - start)
     if text is not None:
         if not isinstance(table, GivenMetadata):
-            raise InvalidArgumentError(
-                "text names a column of the metadata, and there is none", argument="text"
-            )
+            raise InvalidArgumentError("text names a column, but there is no metadata", argument="text")
         table = table.with_text(text)
     target = folder_path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
@@ -257,7 +255,7 @@ class _Build:
         struct.transient = int(transient)
         struct.gives_way = int(gives_way)
         options.fill(struct)
-        #: Where the library puts the handle, and from where it takes it when it closes.
+        #: The library stores the handle here, and clears it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_build **"), _native.lib.velo_build_close)
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, self._place), "path")
         #: Whether the manifest is there.

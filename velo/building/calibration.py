@@ -87,7 +87,7 @@ _IN_FLIGHT: Final = 8
 
 #: Enough for a promise of 0.99, and where nothing more is to be had.
 _RECALL_ENOUGH: Final = 0.995
-#: Where codes find less than this, vectors are stored.
+#: Vectors are stored if codes find less than this.
 _RECALL_WANTED: Final = 0.99
 _GAIN_MIN: Final = 0.0008
 
@@ -635,7 +635,7 @@ class _Scale:
         """A point of the other index."""
         miss = np.log(_miss(point["recall"]))
         is_between = self._misses[0] <= miss <= self._misses[-1]
-        # Where nothing was seen, nothing is better than it was.
+        # Without measurements nothing improves.
         scale = float(np.exp(np.interp(miss, self._misses, self._scales)))
         scale = scale if is_between else max(1.0, scale)
         missing = max(0.0, scale * _miss(point["recall"]) - _MISS_LEAST)

@@ -55,7 +55,7 @@ def query_sample(queries: Any, dim: int, options: BuildOptions) -> AnyArray | No
         drawn = native[rows]
     if count < SAMPLE_MIN:
         raise InvalidArgumentError(
-            f"{count} queries tell too little: a build measures with {SAMPLE_MIN} or more", argument="queries"
+            f"{count} queries are too few: a build measures with {SAMPLE_MIN} or more", argument="queries"
         )
     bad = np.flatnonzero(~np.isfinite(drawn).all(axis=1))
     if len(bad):

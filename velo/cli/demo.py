@@ -71,7 +71,7 @@ def _sample() -> Sample:
     wanted = np.random.default_rng(1).integers(10, size=queries_count).astype(np.uint8)
     mask = np.asarray(labels.column("label"))[None, :] == wanted[:, None]
     return Sample(
-        name="20,000 made-up vectors (the sample of real ones lies in a checkout's examples/data)",
+        name="20,000 made-up vectors (a checkout has a sample of real ones in examples/data)",
         base=base,
         queries=queries,
         labels=labels,

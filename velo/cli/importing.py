@@ -41,7 +41,7 @@ def import_(
     if library not in OPENERS:
         raise InvalidArgumentError(f"{library!r} is not known here; {_LIBRARIES} are", argument="library")
     if path.exists():
-        raise IndexExistsError(f"{path} is there already", argument="path")
+        raise IndexExistsError(f"{path} already exists", argument="path")
     foreign = OPENERS[library](Asked(source, metric, collection, vector, ids_column))
     begun = path.with_name(f"{path.name}.importing")
     shutil.rmtree(begun, ignore_errors=True)

@@ -87,7 +87,7 @@ def _show_budgets(path: Path, *, memory: str | None, recall: float, k: int, as_j
     if kept < len(opening):
         out.print(f"more than {_share(opening[kept - 1])} buys nothing more")
     if any("shared" in _links(row) for row in opening[:kept]):
-        out.print("shared: a vertex has so many links in a list that its neighbors have as well")
+        out.print("shared: links in a list that neighboring vertices share")
     if any(row.recall is None for row in opening):
         out.print("? is not known: the index was built without calibration")
     out.print(

@@ -349,7 +349,7 @@ def export(
     import pyarrow.parquet as pq
 
     if target.exists() and not overwrite:
-        raise IndexExistsError(f"{target} is there already; --overwrite replaces it", argument="target")
+        raise IndexExistsError(f"{target} already exists; --overwrite replaces it", argument="target")
     begun = target.with_name(f"{target.name}.tmp")
     written = 0
     try:

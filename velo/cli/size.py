@@ -57,7 +57,7 @@ def _count(text: str) -> int:
     """``500M`` as a number."""
     match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbg]?)", text.strip(), re.IGNORECASE)
     if match is None:
-        raise InvalidArgumentError(f"{text!r} is no number of vectors: 20000, 500M, 1.2B", argument="rows")
+        raise InvalidArgumentError(f"{text!r} is not a number of vectors: 20000, 500M, 1.2B", argument="rows")
     return round(float(match[1].replace(",", "").replace("_", "")) * _TIMES[match[2].lower()])
 
 

@@ -88,7 +88,7 @@ class Binder:
                 return joined(every, bound)
             case Ids() | Mask():
                 if self._listed is None:
-                    refuse(FilterError, "there is no index here that ids or a mask could be of", position)
+                    refuse(FilterError, "ids and masks need an index", position)
                 passes = self._listed(expr)
                 return Rows(passes if want.positive else ~passes)
         assert isinstance(expr, Leaf)

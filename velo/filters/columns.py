@@ -1,4 +1,4 @@
-"""How a column of any Arrow type is stored, filtered and given back.
+"""Storage, filtering and return of columns of all Arrow types.
 
 =====================================  ======================================  ==========================
 as given                               as stored in ``columns.arrow``          what a filter sees

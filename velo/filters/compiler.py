@@ -307,7 +307,7 @@ def _array_of(values: Any) -> Any:
         values = list(values)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         kinds = "an expression of velo.col, a dict, SQL, a mask, ids or a pyarrow expression"
-        refuse(FilterTypeError, f"a {type(values).__name__} is no filter; it takes {kinds}")
+        refuse(FilterTypeError, f"a {type(values).__name__} is not a filter; it takes {kinds}")
     try:
         array = np.zeros(0, np.int64) if len(values) == 0 else pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

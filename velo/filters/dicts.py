@@ -54,8 +54,8 @@ _TREE_KEYS: Final = ("$and", "$or", "$nor", "$not", "$ids")
 _ELSEWHERE: Final = {
     "$regex": "there are no regular expressions; $like takes % for any text and _ for one character, "
     "$starts_with a prefix",
-    "$options": "there are no regular expressions; $ilike looks away from the case of letters",
-    "$text": "there is no index of words; $ilike: '%word%' looks into texts",
+    "$options": "there are no regular expressions; $ilike ignores case",
+    "$text": "there is no full-text operator; $ilike: '%word%' searches texts",
     "$where": "conditions hold no code",
     "$expr": "columns are compared with values; a pyarrow.compute expression compares columns",
     "$mod": "a pyarrow.compute expression can calculate",

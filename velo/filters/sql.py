@@ -217,7 +217,7 @@ def _admit(tokens: Any, text: str) -> None:
                 shown = token.text.upper() if kind != "SEMICOLON" else "a semicolon"
                 refuse(
                     FilterError,
-                    f"{shown} is no part of a condition: SQL here is one predicate",
+                    f"{shown} is not part of a condition: a filter is a single predicate",
                     _place(text, token.start),
                 )
         depth += (kind in ("L_PAREN", "L_BRACKET")) - (kind in ("R_PAREN", "R_BRACKET"))
@@ -278,8 +278,8 @@ class _Reader:
         if function:
             return self._function(node, function)
         if name in ("Literal", "Neg", "Null", "Cast"):
-            raise self._wrong(node, "a value alone is no condition")
-        raise self._wrong(node, f"{_shown(node)} is no condition that a filter knows")
+            raise self._wrong(node, "a value alone is not a condition")
+        raise self._wrong(node, f"{_shown(node)} is not supported in filters")
 
     def _comparison(self, node: Any, op: CompareOp) -> Expr:
         self._only(node, "this", "expression")
@@ -329,7 +329,7 @@ class _Reader:
 
     def _read_in(self, node: Any) -> Expr:
         if node.args.get("query") is not None:
-            raise self._wrong(node.args["query"], "a subquery is no list of values")
+            raise self._wrong(node.args["query"], "a subquery is not a list of values")
         self._only(node, "this", "expressions", "negate")
         values = tuple(self._value(one, node) for one in node.expressions)
         return _negated(node, IsIn(self._column(node.this, node), values, position=self._place(node)))
@@ -446,13 +446,13 @@ class _Reader:
             case "Null":
                 raise self._wrong(node, "nothing compares with NULL; ask with IS NULL", FilterTypeError, near)
             case "Column":
-                hint = "a text stands between single quotes" if node.this.quoted else "here stands a column"
+                hint = "strings are written in single quotes" if node.this.quoted else "this is a column"
                 raise self._wrong(node, f"a value is expected; {hint}", near=near)
             case "Placeholder" | "Parameter":
                 raise self._wrong(node, "parameters are not bound here; write the value", near=near)
             case "Select" | "Subquery" | "Exists":
-                raise self._wrong(node, "a subquery is no value", near=near)
-        raise self._wrong(node, f"{_shown(node)} is no value to compare with", near=near)
+                raise self._wrong(node, "a subquery is not a value", near=near)
+        raise self._wrong(node, f"{_shown(node)} is not a value to compare with", near=near)
 
     def _number(self, node: Any, text: str, near: Any) -> int | float:
         try:
@@ -475,7 +475,7 @@ class _Reader:
         except ValueError:
             raise self._wrong(node, f"{text!r} is not an ISO 8601 {kind.lower()}", near=near) from None
         if kind not in ("TIMESTAMP", "TIMESTAMPTZ", "DATETIME"):
-            raise self._wrong(node, f"a value of type {kind} is none to compare with", near=near)
+            raise self._wrong(node, f"a value of type {kind} cannot be compared with", near=near)
         found = iso_instant(text)
         if found is None:
             raise self._wrong(node, f"{text!r} is not an ISO 8601 date or time", near=near)

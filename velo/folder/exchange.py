@@ -181,7 +181,7 @@ def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
     if len(doubled):
         at = int(doubled[0])
         value = column[at].as_py()
-        raise DuplicateIdError(f"the id {value!r} of row {at} comes again", argument="ids_column", row=at)
+        raise DuplicateIdError(f"the id {value!r} of row {at} is a duplicate", argument="ids_column", row=at)
     return rows
 
 

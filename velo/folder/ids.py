@@ -42,7 +42,7 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
     if isinstance(column, np.ndarray) and len(column) and bool((column == NO_ID).any()):
         row = int(np.flatnonzero(column == NO_ID)[0])
         raise InvalidArgumentError(
-            f"ids: row {row} has the id {NO_ID}, which in answers means that there is no hit",
+            f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
             argument="ids",
             row=row,
         )

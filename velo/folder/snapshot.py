@@ -21,7 +21,7 @@ from velo.folder.replace import os_failure, sync_folder
 
 __all__ = ["snapshot"]
 
-#: Where a file system has no second names, or not across its border.
+#: Errors of a file system without hard links, or across file systems.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
 #: Beside the files of a part that its manifest names (zig/src/live/find.zig).
 _FIND_FILE: Final = "ids.find"
@@ -41,7 +41,7 @@ def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
     NotAnIndexError, CorruptIndexError, NoSpaceError, PermissionDeniedError
     """
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise IndexExistsError(f"{target} is there already, and not empty", argument="path")
+        raise IndexExistsError(f"{target} already exists and is not empty", argument="path")
     try:
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:

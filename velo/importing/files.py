@@ -40,7 +40,7 @@ def open_faiss(asked: Asked) -> ForeignIndex:
     try:
         import faiss
     except ImportError as error:
-        raise MissingDependencyError("pip install faiss-cpu brings faiss, which reads its files") from error
+        raise MissingDependencyError("files of faiss need faiss: pip install faiss-cpu") from error
     try:
         index = faiss.read_index(str(path))
     except RuntimeError as error:
@@ -61,7 +61,7 @@ def open_faiss(asked: Asked) -> ForeignIndex:
     notes = (
         ()
         if isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat | faiss.IndexIVFFlat)
-        else ("vectors are what the codes of faiss tell of them",)
+        else ("vectors are decoded from the codes of faiss",)
     )
     return ForeignIndex(index.d, metric, _faiss_batches(index, inner, ids, str(path)), notes=notes)
 
@@ -91,7 +91,7 @@ def open_hnswlib(asked: Asked) -> ForeignIndex:
     is_whole = offset == 0 and rest == 0 and 1 <= dim <= _DIM_MAX and label_at + 8 == record
     if not is_whole or vector_at < 4 or not count <= capacity or _HEADER.size + count * record > size:
         raise FormatError(
-            f"{path}: it is no index of hnswlib with float32 vectors, or it is truncated", file=str(path)
+            f"{path}: it is not an index of hnswlib with float32 vectors, or it is truncated", file=str(path)
         )
     metric = metric_of(asked, None)
     return ForeignIndex(dim, metric, _hnswlib_batches(path, count, record, label_at, vector_at, dim))
@@ -126,14 +126,14 @@ def open_usearch(asked: Asked) -> ForeignIndex:
     try:
         import usearch.index
     except ImportError as error:
-        raise MissingDependencyError("pip install usearch brings usearch, which reads its files") from error
+        raise MissingDependencyError("files of usearch need usearch: pip install usearch") from error
     library: Any = usearch.index  # its types leave out what it takes from its core
     try:
         index = library.Index.restore(str(path), view=True)
     except (RuntimeError, ValueError) as error:
         raise FormatError(f"{path}: usearch cannot read it: {error}", file=str(path)) from error
     if index is None:
-        raise FormatError(f"{path}: it is no index of usearch", file=str(path))
+        raise FormatError(f"{path}: it is not an index of usearch", file=str(path))
     kinds = library.MetricKind
     metrics = {kinds.L2sq: "l2", kinds.IP: "ip", kinds.Cos: "cosine"}
     if index.metric_kind not in metrics:
@@ -141,7 +141,7 @@ def open_usearch(asked: Asked) -> ForeignIndex:
     if index.multi:
         raise UnsupportedError(f"{path} has several vectors a key, and a row of velo has one")
     kind = index.dtype.name.lower()
-    notes = () if kind in ("f32", "f64") else (f"vectors are what {kind} has of them",)
+    notes = () if kind in ("f32", "f64") else (f"vectors are rounded to {kind}",)
     metric = metric_of(asked, metrics[index.metric_kind])
     return ForeignIndex(index.ndim, metric, _usearch_batches(index, str(path)), notes=notes)
 

@@ -32,7 +32,7 @@ def open_lancedb(asked: Asked) -> ForeignIndex:
     try:
         import lancedb
     except ImportError as error:
-        raise MissingDependencyError("pip install lancedb brings LanceDB, which reads its tables") from error
+        raise MissingDependencyError("tables of LanceDB need lancedb: pip install lancedb") from error
     folder, name = _table_of(asked)
     try:
         table = lancedb.connect(folder).open_table(name)

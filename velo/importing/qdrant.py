@@ -34,7 +34,9 @@ def open_qdrant(asked: Asked) -> ForeignIndex:
     try:
         from qdrant_client import QdrantClient
     except ImportError as error:
-        raise MissingDependencyError("pip install qdrant-client brings Qdrant's client") from error
+        raise MissingDependencyError(
+            "collections of Qdrant need its client: pip install qdrant-client"
+        ) from error
     is_server = asked.source.startswith(("http://", "https://"))
     if not is_server and not (Path(asked.source) / "meta.json").is_file():
         raise FormatError(

@@ -66,7 +66,7 @@ def metric_of(asked: Asked, told: str | None) -> Any:
         )
     if told is None and given is None:
         raise InvalidArgumentError(
-            f"{asked.source} does not tell how its vectors are compared: say it with metric",
+            f"{asked.source} does not name its metric: give it with metric",
             argument="metric",
         )
     if told is not None and given is not None and told != given:
@@ -78,6 +78,6 @@ def file_of(asked: Asked) -> Path:
     """The file of an index; FormatError if there is none."""
     path = Path(asked.source)
     if not path.is_file():
-        what = "is no file" if path.exists() else "does not exist"
+        what = "is not a file" if path.exists() else "does not exist"
         raise FormatError(f"{path} {what}", file=str(path))
     return path

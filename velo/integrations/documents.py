@@ -33,7 +33,7 @@ TEXT: Final = f"{OWN}text"
 KEPT: Final = f"{OWN}metadata"
 #: Whether a document has a vector; only where some have none. Their rows have a vector of zeros.
 EMBEDDED: Final = f"{OWN}embedded"
-#: What stores hand on to a search.
+#: Options that stores pass to a search.
 OF_SEARCH: Final = ("recall", "list_size", "exact", "timeout_s", "tuning")
 #: Columns for fields of documents at most.
 _COLUMNS_MAX: Final = 512
@@ -241,7 +241,7 @@ class Documents:
                 row = np.asarray(one.vector, np.float32)
             except (TypeError, ValueError) as error:
                 raise DtypeError(
-                    f"the embedding of {one.id!r} is no list of numbers: {error}", argument="vectors"
+                    f"the embedding of {one.id!r} is not a list of numbers: {error}", argument="vectors"
                 ) from error
             dim = len(row) if dim is None and row.ndim == 1 else dim
             if row.shape != (dim,):
@@ -256,8 +256,8 @@ class Documents:
             rows.append(row)
         if dim is None:
             raise InvalidArgumentError(
-                "none of the documents has an embedding, so it is not known how many dimensions they have: "
-                "say so, or embed them first",
+                "none of the documents has an embedding, so the number of dimensions is unknown: "
+                "give it, or embed them first",
                 argument="dim",
             )
         are_embedded = np.array([one.vector is not None for one in documents])
@@ -460,7 +460,7 @@ def _query(vector: Any) -> Any:
     try:
         return np.asarray(vector, np.float32)
     except (TypeError, ValueError) as error:
-        raise DtypeError(f"the query is no list of numbers: {error}", argument="queries") from error
+        raise DtypeError(f"the query is not a list of numbers: {error}", argument="queries") from error
 
 
 def _id(given: Any) -> str:

@@ -33,13 +33,13 @@ try:
 
     from velo.integrations.haystack_filters import bare, condition_of, condition_to_change
 except ImportError as error:
-    raise MissingDependencyError("pip install 'veloann[haystack]' brings Haystack") from error
+    raise MissingDependencyError("Haystack is not installed: pip install 'veloann[haystack]'") from error
 
 __all__ = ["VeloDocumentStore", "VeloEmbeddingRetriever", "VeloHybridRetriever"]
 
 Answer = TypeVar("Answer")
 
-#: What an inner product is divided by before it is scaled, as Haystack's store in memory does.
+#: Divisor of inner products before scaling, as in Haystack's in-memory store.
 _SCALED_BY: Final = 100.0
 #: Kinds of single values, which have a column that says all of them.
 _SINGLE: Final = frozenset(("bool", "int", "float", "text", "time", "instant"))
@@ -610,7 +610,7 @@ class _Retriever:
         self.filter_policy = (
             FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
         )
-        #: What one kind of retriever alone is told, as it is written; and what goes to searches as it is.
+        #: Parameters of one kind of retriever, as written to a dict; and options passed to searches.
         self._named = named
         self._options = options
 

@@ -24,7 +24,7 @@ try:
     from langchain_core.runnables.config import run_in_executor
     from langchain_core.vectorstores import VectorStore
 except ImportError as error:
-    raise MissingDependencyError("pip install 'veloann[langchain]' brings LangChain's core") from error
+    raise MissingDependencyError("LangChain is not installed: pip install 'veloann[langchain]'") from error
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -30,13 +30,13 @@ try:
     )
     from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 except ImportError as error:
-    raise MissingDependencyError("pip install 'veloann[llama-index]' brings LlamaIndex's core") from error
+    raise MissingDependencyError("LlamaIndex is not installed: pip install 'veloann[llama-index]'") from error
 
 __all__ = ["VeloVectorStore"]
 
 #: Fields of a node's own: the document that it was cut from.
 _REFERENCE: Final = ("ref_doc_id", "doc_id", "document_id")
-#: What a node is made of again.
+#: Fields from which a node is restored.
 _CONTENT: Final = ("_node_content", "_node_type")
 #: Of k nodes that are unlike each other, how many times as many of the nearest are chosen from.
 _FETCHED: Final = 4

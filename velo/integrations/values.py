@@ -135,7 +135,7 @@ def _fields(metadata: Mapping[Any, Any], before: str) -> Iterator[tuple[str, Any
         name = f"{before}{key}"
         if _OF_KIND in name or name.startswith(OWN):
             raise InvalidArgumentError(
-                f"metadata: {name!r} is no name of a field: none begins with {OWN!r} or holds {_OF_KIND!r}",
+                f"metadata: {name!r} is not a field name: none begins with {OWN!r} or contains {_OF_KIND!r}",
                 argument="metadata",
             )
         if isinstance(value, Mapping) and value:
@@ -228,7 +228,7 @@ class Columns:
         asked = self._filterable
         if asked is not None and field.partition(".")[0] not in asked and not field.startswith(OWN):
             raise FilterError(
-                f"filter: {field!r} is none of the fields that may be asked for: {', '.join(sorted(asked))}",
+                f"filter: {field!r} is not filterable; these fields are: {', '.join(sorted(asked))}",
                 argument="filter",
             )
         return self._of.get(field, {})

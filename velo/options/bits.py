@@ -55,7 +55,7 @@ PAGE_BYTES: Final = 4096
 #: Links of a record, more or less.
 _RECORD_LINKS_BYTES: Final = 53
 
-#: What a page holds beside records, and a record beside its code.
+#: Bytes of a page beside its records, and of a record beside its code.
 _PAGE_HEAD_BYTES: Final = 24
 _RECORD_HEAD_BYTES: Final = 7
 #: Of a code: two factors and a center.

@@ -56,7 +56,7 @@ _UNITS: Final = {
 }
 
 
-#: What a share of few vectors counts as at least, where so much is needed.
+#: A smaller share of a few vectors counts as this much, if it is needed.
 SHARE_FLOOR_BYTES: Final = 1 << 20
 
 

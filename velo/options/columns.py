@@ -28,7 +28,7 @@ def column_type(text: str, name: str, argument: str) -> pa.DataType:
         found: pa.DataType = of_name(kind)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"column {name!r}: {kind!r} is no type; int64, float32, string, bool, timestamp[us] or "
+            f"column {name!r}: {kind!r} is not a type; int64, float32, string, bool, timestamp[us] or "
             "list<string> are",
             argument=argument,
         ) from error

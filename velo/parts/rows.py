@@ -304,7 +304,7 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
         if isinstance(column, np.ndarray) and bool((column == NO_ID).any()):
             row = int(np.flatnonzero(column == NO_ID)[0])
             raise InvalidArgumentError(
-                f"ids: row {row} has the id {NO_ID}, which in answers means that there is no hit",
+                f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
                 argument="ids",
                 row=row,
             )

@@ -76,7 +76,7 @@ _HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3
 _PAGES_SHARE_LEAST: Final = 0.05
 #: With links on disk; more bits were not measured.
 _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0, 285.0, 2.1)}
-#: Where vertices share links: by how much more is read than with links of each, and processor beside that.
+#: With shared links: the factor of reads against own links, and the processor time added.
 _SHARED_READS: Final = {6: 0.99, 4: 1.14, 2: 1.225}
 _SHARED_US: Final = {6: 233.0, 4: 391.0, 2: 453.0}
 #: At 20 % reads grew by so much from a million to ten million, and nowhere less is taken there.

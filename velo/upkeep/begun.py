@@ -29,7 +29,7 @@ __all__ = ["Begun"]
 
 _STEM: Final = "merge-"
 _PART_STEM: Final = "part-"
-#: What is ours: others may have put anything else into the folder.
+#: Names of our files; others may have put anything else into the folder.
 _OURS: Final = re.compile(rf"{_STEM}[0-9a-f]{{16}}(\.json(\.part)?)?")
 
 

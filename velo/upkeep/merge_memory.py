@@ -19,7 +19,7 @@ from velo.types import Memory
 
 __all__ = ["BuildBytes", "MergeMemory"]
 
-# What a build takes, as zig/src/index/options.zig has it.
+# Memory of a build, as in zig/src/index/options.zig.
 _ROW_BYTES: Final = 20
 _MEMBER_BYTES: Final = 44
 _MEMBERS_LEAST: Final = 1024

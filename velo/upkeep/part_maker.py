@@ -30,7 +30,7 @@ from velo.upkeep.sources import Sources
 
 __all__ = ["How", "PartMaker"]
 
-#: What a merge keeps of each of its rows: its vertex, its id, its row in the new part.
+#: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
 _KEPT_BYTES: Final = 20
 
 #: Merges of so many rows, minutes of work, write down how far they are: some 580 bytes a row more.
@@ -97,7 +97,7 @@ class PartMaker:
         #: two that become the first at once the second is opened beside the other.
         self._opening = threading.Lock()
         self._open: weakref.WeakSet[Part] = weakref.WeakSet()
-        #: What a writer that was killed had begun.
+        #: Unfinished merges of a writer that was killed.
         self._begun = Begun.find(live.folder.at)
         if self._begun is not None and not _pass(live, self._begun.part_name):
             self._begun.remove()
@@ -171,7 +171,8 @@ class PartMaker:
             )
             # Its share of the budget is free again: whoever `latest` waits for may wait for that.
             with latest(sources) as now:
-                # Where a sync fails the root may name it: the next writer takes away what it does not name.
+                # After a failed sync the manifest may name it; the next writer removes segments that it does
+                # not name.
                 self._commit(now, made)
         return None if made is None else made.name
 

@@ -54,7 +54,8 @@ _PAUSE_MAX_S: Final = 1.0
 #: Parts are looked at once so many rows died, and this share of what makes the smallest worth a merge.
 _DIED_MIN: Final = 64
 _DIED_SHARE: Final = 0.25
-#: What nobody waits for begins so much later: who opens an index for a call or two does not wait for a merge.
+#: Delay of background work, so that a process that opens an index for a call or two does not wait for a
+#: merge.
 _LATER_S: Final = 1.0
 #: No rows come once the delta has not become a part for so many times that long.
 _CALM: Final = 2.0
@@ -99,7 +100,7 @@ class Upkeep:
         self._in_use: frozenset[str] = frozenset()
         #: Somebody waits for the lock of young parts.
         self._sizes_give_way = False
-        #: What a merge under way takes together with the delta, until that is a part; then the part's name.
+        #: The merge that includes the delta, until the delta becomes a segment; then the name of that.
         self._taken: Sources | None = None
         self._taken_part: str | None = None
         self._delta_worker = Worker(self._work_on_delta, self._failed)

@@ -59,7 +59,9 @@ def open_words(folder: Path, store: MetadataStore, column: str) -> Words:
         pass
     except CorruptIndexError as error:
         warnings.warn(
-            f"{error.message}: the words of column {column!r} are made anew from the rows", RebuiltWarning, 2
+            f"{error.message}: the full-text index of column {column!r} is rebuilt from the rows",
+            RebuiltWarning,
+            2,
         )
     texts = texts_of(store, column)
     try:

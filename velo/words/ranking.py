@@ -12,7 +12,7 @@ from velo.words.file import Words
 
 __all__ = ["WORDS_MAX", "Ranked", "ranked"]
 
-#: How soon a word that comes again counts for little, and how much a long text counts for less.
+#: How soon a word that is a duplicate counts for little, and how much a long text counts for less.
 _K1: Final = 1.2
 _B: Final = 0.75
 #: Words of a text that are looked for, the rarest of them.
