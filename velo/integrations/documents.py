@@ -297,28 +297,13 @@ class Documents:
         wanted = [_id(one) for one in ids]
         if self._index is None or not wanted:
             return []
-        for attempt in range(_ATTEMPTS):
-            try:
-                table = self._index.get(wanted, columns=self._looked(with_vectors), unknown="skip")
-                return list(self._found(table, with_vectors))
-            except UnknownIdError:  # deleted between both looks
-                if attempt + 1 == _ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        table = self._index.get(wanted, columns=self._looked(with_vectors), unknown="skip")
+        return list(self._found(table, with_vectors))
 
     def all(self, condition: Any = None, *, with_vectors: bool = False) -> Iterator[Found]:
         """The documents that pass a filter over columns, in the order of their ids."""
         for table in self.tables(condition, self._looked(with_vectors)):
-            for attempt in range(_ATTEMPTS):
-                try:
-                    found = list(self._found(table, with_vectors))
-                    break
-                except UnknownIdError:  # deleted between both looks
-                    if attempt + 1 == _ATTEMPTS:
-                        raise
-                    still: Any = self._index.contains(table["id"]) if self._index is not None else []
-                    table = table.filter(pa.array(still))
-            yield from found
+            yield from self._found(table, with_vectors)
 
     def tables(self, condition: Any, columns: Sequence[str]) -> Iterator[Any]:
         """Columns of the documents that pass a filter over columns, page by page."""
@@ -335,8 +320,9 @@ class Documents:
 
     def _found(self, table: Any, with_vectors: bool) -> Iterator[Found]:
         vectors: Any = [None] * table.num_rows
-        if with_vectors and self._index is not None and table.num_rows:
-            vectors = list(self._index.get_vectors(table["id"]))
+        if with_vectors and table.num_rows:
+            there, vectors = self._vectors_of(table["id"])
+            table, vectors = table.filter(pa.array(there)), list(vectors)
             if EMBEDDED in table.column_names:
                 has_one = table[EMBEDDED].to_pylist()
                 vectors = [one if embedded else None for one, embedded in zip(vectors, has_one, strict=True)]
@@ -405,20 +391,26 @@ class Documents:
 
     def diverse(self, found: Sequence[Found], vector: Any, k: int, share: float) -> list[Found]:
         """Of some hits k that are near a vector and unlike each other (:func:`most_diverse`)."""
-        if self._index is None:
+        if self._index is None or not found:
             return []
+        there, vectors = self._vectors_of(pa.array([one.id for one in found], pa.string()))
+        left = [one for one, is_there in zip(found, there, strict=True) if is_there]
+        if not left:
+            return []
+        return [left[at] for at in most_diverse(np.asarray(vector, np.float32), vectors, k, share)]
+
+    def _vectors_of(self, ids: Any) -> tuple[npt.NDArray[np.bool_], Any]:
+        """Which of some documents still exist, and the vectors of those."""
+        assert self._index is not None
+        there = np.ones(len(ids), bool)
         for _ in range(_ATTEMPTS):
-            if not found:
-                return []
-            ids = pa.array([one.id for one in found])
             try:
-                vectors = self._index.get_vectors(ids)
-            except UnknownIdError:  # deleted since the search
-                there = self._index.contains(ids)
-                found = [one for one, is_there in zip(found, there, strict=True) if is_there]
-                continue
-            return [found[at] for at in most_diverse(np.asarray(vector, np.float32), vectors, k, share)]
-        raise UnknownIdError("hits are deleted all the time: try again", argument="ids")
+                return there, self._index.get_vectors(ids.filter(pa.array(there)))
+            except UnknownIdError:  # deleted since they were read
+                there = np.asarray(self._index.contains(ids))
+                if not there.any():
+                    return there, []
+        raise UnknownIdError("documents are deleted all the time: try again", argument="ids")
 
     def close(self) -> None:
         """Close the index; twice is once."""
