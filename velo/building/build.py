@@ -300,7 +300,7 @@ class _Build:
         failures: list[BaseException] = []
         # Not Thread.join, nor an Event: interrupted, they take what runs for ended, or raise something else.
         ended: SimpleQueue[None] = SimpleQueue()
-        # An interrupt may come before the thread does: then it is not to begin, for nobody waits for it.
+        # An interrupt may come before the thread runs: then it must not begin, as no caller waits.
         turn, began, is_left, is_over = threading.Lock(), [False], [False], [False]
 
         def work() -> None:

@@ -95,8 +95,7 @@ _GAIN_MIN: Final = 0.0008
 _ROWS_CHECKED: Final = 300
 #: An index with this many times the rows of a table is measured itself.
 _GROWTH_MAX: Final = 2.0
-#: Each time that a table is taken over, what few rows tell of it adds its chance. That of a small part is not
-#: handed on.
+#: Adoptions of a table at most: each adds the error of a small sample. A small segment does not pass its on.
 _TURNS_MAX: Final = 4
 _HANDED_ON_SHARE: Final = 0.5
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
@@ -513,7 +512,7 @@ class _Table:
         }
 
     def _open(self, folder: Path, way: _Way | None) -> Part:
-        """The part with so much in memory; None: with all links."""
+        """The segment opened with this plan; None: with all links."""
         links = None if way is None else way.links
         workers = self._threads or len(os.sched_getaffinity(0))
         # Reads are those of a cache that holds nothing yet.
@@ -548,13 +547,13 @@ class _Table:
         return Part(folder, OpenOptions(threads=self._threads, plan="links_on_disk", tuning=tuning))
 
     def _curve(self, part: Part, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
-        """Points of growing lists until more would tell nothing.
+        """Points of growing lists until longer ones gain nothing.
 
         With `like`, a curve of the same k that this one resembles, a part of the sample is enough.
         """
         seen: list[_Seen] = []
         limit = min(part.n, longest)
-        few = bool(like) or k > K_MEASURED  # many neighbors a query tell as much as many queries
+        few = bool(like) or k > K_MEASURED  # many neighbors of a query are as informative as many queries
         lists = _LISTS if k == K_MEASURED else sorted({max(k, _LISTS[0]), *_LISTS[::2]})
         lists = [size for size in lists if size >= k]
         for list_size in lists:

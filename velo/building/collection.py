@@ -38,7 +38,7 @@ __all__ = ["build_collection", "build_shards", "row_ranges", "shard_name"]
 
 FORMAT: Final = 1
 
-#: Stands in a folder that a build fills; what a killed build left is taken over by the next.
+#: Exists in a folder that a build fills; the next build takes over a killed one's folder.
 _MARKER: Final = "building"
 
 

@@ -152,7 +152,7 @@ def exact_neighbors(
     """
     stop = source.shape[0] if stop is None else stop
     queries = rows_of(source, rows, start, stop) if queries is None else queries
-    # Far from the origin |x|^2 - 2 q x would drown what lies between neighbors: it is taken around queries.
+    # Far from the origin |x|^2 - 2 q x loses the differences between neighbors: queries become the origin.
     middle = np.median(queries.astype(np.float64), axis=0) if metric == "l2" and len(queries) else None
     wide = _prepared(queries, metric, middle)
     lengths = np.einsum("ij,ij->i", wide, wide)

@@ -16,10 +16,10 @@ from velo.types import AnyArray
 
 __all__ = ["SAMPLE_MAX", "SAMPLE_MIN", "query_sample"]
 
-#: Fewer queries tell too little of how many are answered well.
+#: Fewer queries are too small a sample.
 SAMPLE_MIN: Final = 60
 
-#: More cost time and tell hardly more.
+#: More cost time and hardly improve the measurement.
 SAMPLE_MAX: Final = 600
 
 

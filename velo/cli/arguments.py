@@ -101,7 +101,7 @@ def _range_text(name: str) -> str:
     """The limit of an argument, where it has one."""
     try:
         low, high = limit_of(name)
-    except NativeLibraryError:  # none, or an installation without velo.h, of which `velo doctor` is to tell
+    except NativeLibraryError:  # none, or no velo.h is installed, which `velo doctor` reports
         return ""
     return f" {low} to {high}."
 

@@ -26,7 +26,7 @@ def import_(
     source: Annotated[str, typer.Argument(help="Its file or folder, or the address of a server.")],
     path: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
     metric: Annotated[
-        str | None, typer.Option(help="l2, ip or cosine, where the source does not tell (hnswlib, LanceDB).")
+        str | None, typer.Option(help="l2, ip or cosine, if the source does not name it (hnswlib, LanceDB).")
     ] = None,
     collection: Annotated[
         str | None, typer.Option(help="Which collection (Qdrant) or table (LanceDB).")

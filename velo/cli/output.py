@@ -84,7 +84,7 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             sys.stderr.write(f"velo: interrupted{': ' if str(interrupt) else ''}{interrupt}\n")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            sys.stderr.close()  # nobody reads on, so nobody needs to be told at exit either
+            sys.stderr.close()  # no reader is left, so nothing needs to be written at exit
             raise typer.Exit(EXIT_ERROR) from None
 
     return run

@@ -71,7 +71,7 @@ def search(
         typer.Option("--exact/--estimated", help="Distances from stored vectors, or from codes alone."),
     ] = None,
     first: Annotated[
-        int | None, typer.Option(min=1, help="Search only so many queries, from the first on.")
+        int | None, typer.Option(min=1, help="Search only this number of queries, from the first on.")
     ] = None,
     column: Annotated[str | None, typer.Option(help="Column or data set of the queries.")] = None,
     memory: MemoryText = None,
@@ -83,7 +83,7 @@ def search(
     ] = None,
     show: Annotated[
         int,
-        typer.Option(min=0, help="Print the nearest 20 of so many queries; 0 with --json leaves ids out."),
+        typer.Option(min=0, help="Queries to print the nearest 20 of; 0 with --json leaves ids out."),
     ] = 3,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain how the first query was answered.")
@@ -263,7 +263,7 @@ def _print(summary: dict[str, Any], result: SearchResult | RangeResult, show: in
                 continue
             named = [str(hit["value"]) if hit["rank"] == 0 else ""] if grouped else []
             first = str(hit["query"]) if hit["query"] != before else ""
-            # Words alone tell of no distance.
+            # Full-text hits have no distance.
             numbers = [f"{hit['distance']:,.4g}" if np.isfinite(hit["distance"]) else ""]
             numbers += [f"{hit['score']:,.4g}"] if ranked else []
             shown.add_row(first, *named, str(hit["id"]), *numbers)

@@ -100,7 +100,7 @@ def _parameter(option: Field) -> inspect.Parameter:
 
 
 def _show_options() -> None:
-    """Give ``serve`` an argument for each option, in the place of its ``**options``."""
+    """Replace ``**options`` of ``serve`` by an argument for each option."""
     signature = inspect.signature(serve, eval_str=True)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     shown = [one.replace(kind=one.KEYWORD_ONLY) for one in own] + [_parameter(one) for one in OPTIONS]
@@ -118,7 +118,7 @@ def stop(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the actors of a collection on Ray, whoever started them."""
+    """End the actors of a collection on Ray, whatever process started them."""
     count = _serving(ray=True).stop_ray(name, address=ray_address or "auto")
     if as_json:
         _print({"name": name, "actors": count})

@@ -156,7 +156,7 @@ class FilterColumn:
 
     @cached_property
     def space(self) -> Space:
-        """The whole numbers that stand for its values, or for the elements of its lists."""
+        """The integers that represent its values, or the elements of its lists."""
         native = self.native_type
         if self.dictionary is not None:
             return RankSpace(self.dictionary)

@@ -141,7 +141,7 @@ class RankSpace:
         return self._at(value, after=True) - 1
 
     def with_prefix(self, prefix: str) -> Intervals:
-        """The strings that begin with `prefix`, which stand side by side."""
+        """The strings that begin with `prefix`, which are adjacent."""
         heads = _Decoded(self.dictionary, len(prefix))
         first, end = bisect.bisect_left(heads, prefix), bisect.bisect_right(heads, prefix)
         return ((first, end - 1),) if first < end else ()

@@ -90,7 +90,7 @@ class Column:
         return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
 
     def between(self, low: Value, high: Value) -> Expr:
-        """Pass rows whose value lies between two values, both included.
+        """Pass rows whose value is between two values, both included.
 
         Parameters
         ----------

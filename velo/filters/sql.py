@@ -40,7 +40,7 @@ _LENGTH_MAX: Final = 1 << 20
 #: Longer texts are not remembered.
 _REMEMBERED_LENGTH: Final = 1 << 14
 
-#: Statements, and what belongs to them: refused where they stand. Between quotes each is a name or a text.
+#: Keywords of statements, which are refused; in quotes they are names or strings.
 _NOT_A_PREDICATE: Final = frozenset(
     (
         *("ALTER", "ATTACH", "BEGIN", "CALL", "CASE", "COMMAND", "COMMIT", "COPY", "CREATE", "DELETE"),
@@ -166,7 +166,7 @@ def _read(text: str) -> Expr:
     except errors.ParseError as error:
         refuse(
             FilterError,
-            "this is not a condition of SQL; names that SQL uses itself stand in double quotes",
+            "this is not a condition of SQL; names that are SQL keywords need double quotes",
             _place_of_error(error),
         )
     except RecursionError:
@@ -292,7 +292,7 @@ class _Reader:
         if type(right).__name__ in _COLUMN_SIDE:
             hint = ""
             if type(right).__name__ == "Column" and getattr(right.this, "quoted", False):
-                hint = ", and texts stand between single quotes"
+                hint = ", and strings are written in single quotes"
             raise self._wrong(right, f"columns are compared with values, not with other columns{hint}")
         place, value = self._place(left), self._value(right, node)
         if name == "Column":
@@ -381,7 +381,7 @@ class _Reader:
         return _negated(node, Like(column, form, position=place))
 
     def _pattern(self, node: Any, pattern: str, escape: str | None) -> list[tuple[str, bool]]:
-        """The characters of a pattern, each with whether it stands for itself."""
+        """The characters of a pattern, each with whether it is literal."""
         parts: list[tuple[str, bool]] = []
         letters = iter(pattern)
         for letter in letters:
@@ -496,7 +496,7 @@ class _Reader:
 
 
 def _escaped(letter: str) -> str:
-    """A letter that stands for itself, as :class:`Like` takes it."""
+    """A literal letter in the syntax of :class:`Like`."""
     return f"\\{letter}" if letter in "%_\\" else letter
 
 

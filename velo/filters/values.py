@@ -96,7 +96,7 @@ def values_of(values: Any, position: str | None, what: str) -> tuple[Value, ...]
 
 
 def typed(value: Any) -> tuple[str, Any]:
-    """A key that tells 1, 1.0 and True apart."""
+    """A key that differs for 1, 1.0 and True."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return str(value.dtype), value.view(np.int64).item()
     if isinstance(

@@ -71,7 +71,7 @@ class StoredRows:
 
 
 class ColumnSource(ABC):
-    """The columns of rows that lie in several places, to be read some rows at a time."""
+    """The columns of rows that are stored in several places, read some rows at a time."""
 
     @property
     @abstractmethod
@@ -258,7 +258,7 @@ def _in_lists(lists: Spool, values: Spool) -> Placed:
 
     def array(body: Body) -> Any:
         found, texts = placed(body), dictionary(body)
-        # Codes of -1 stand below null elements: the check of codes passes over those.
+        # Null elements have codes of -1, which the check of codes skips.
         elements = pa.DictionaryArray.from_arrays(found.values, texts)
         return pa.Array.from_buffers(
             pa.list_(elements.type), len(found), found.buffers()[:2], found.null_count, 0, [elements]

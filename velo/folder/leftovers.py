@@ -16,7 +16,7 @@ from velo.folder.manifest import MANIFEST_FILE, read_manifest
 
 __all__ = ["MARKER", "building_folder", "clean_folder", "is_metadata", "is_work", "old_prefix", "settle"]
 
-#: Stands in a folder under construction, locked by who builds (zig/src/index/folder.zig).
+#: Exists in a folder under construction, locked by its build (zig/src/index/folder.zig).
 MARKER: Final = "building"
 _COLLECTION_FILE: Final = "collection.json"
 #: Files of ours that no manifest names: work, and what was about to take its name.

@@ -96,7 +96,7 @@ def read_manifest(folder: Path) -> Manifest:
             user=dict(document.get("user") or {}),
             calibration=dict(document["calibration"]) if document.get("calibration") else None,
         )
-        # Looked at here, so that whoever asks for them gets numbers.
+        # Checked here, so that readers get numbers.
         _ = manifest.first_row, manifest.generation
     except FileNotFoundError as error:
         raise NotAnIndexError(f"{folder} is no index: it has no {MANIFEST_FILE}", argument="path") from error

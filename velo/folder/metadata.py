@@ -383,7 +383,7 @@ class MetadataStore:
             self._hold(path, self.schema, batch)
 
     def _hold(self, path: Path, schema: Any, batch: Any) -> None:
-        """Take stored columns whose schema was `schema`; what lies beside them would be beside `path`."""
+        """Use stored columns whose schema was `schema`, as if they were in the file `path`."""
         self._path, self.schema, self.row_count = path, schema, batch.num_rows
         self.filter_columns: dict[str, FilterColumn] = {
             field.name: describe(field.name, field.type, stored)

@@ -19,7 +19,7 @@ from velo.folder.shards import shards_of
 
 __all__ = ["is_half_removed", "remove_index"]
 
-#: Stands in a folder from when its removal begins until all else is gone.
+#: Exists in a folder from the beginning of its removal until all else is removed.
 _REMOVING: Final = "removing"
 #: Files that no manifest names.
 _LIVE: Final = re.compile(
@@ -60,7 +60,7 @@ def remove_index(folder: Path) -> list[str]:
                 folders += [folder / one.path for one in shards_of(folder)]
         with contextlib.ExitStack() as locks:
             for one in folders:
-                locks.enter_context(_nobody_writes(one))
+                locks.enter_context(_no_writer(one))
             (folder / _REMOVING).touch()
             sync_folder(folder)
             for one in reversed(folders):
@@ -100,8 +100,8 @@ def _remove_inside(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _nobody_writes(folder: Path) -> Iterator[None]:
-    """Hold the lock of who writes to an index; one that is not there needs none."""
+def _no_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of an index's writer; a missing index needs none."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):

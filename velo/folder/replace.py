@@ -109,7 +109,7 @@ def _empty(folder: Path) -> None:
 
 
 def _swap(fresh: Path, target: Path) -> None:
-    """Put a complete folder in the place of another, which is removed, and sync the folder of both."""
+    """Replace a folder by a complete one, and sync the parent folder."""
     writing = os.open(target, os.O_RDONLY)
     try:
         fcntl.flock(writing, fcntl.LOCK_EX | fcntl.LOCK_NB)

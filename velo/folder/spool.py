@@ -37,7 +37,7 @@ _PASSED_BYTES: Final = 1 << 20
 _ALIGNMENT: Final = 64
 _OFFSET_MAX: Final = 2**31 - 1
 
-#: An array, once the body that its buffers lie in is mapped.
+#: Makes the array once the body with its buffers is mapped.
 Placed: TypeAlias = Callable[["Body"], Any]
 
 

@@ -128,7 +128,7 @@ class ArrowSource(Source):
 def sliced(
     parts: Iterable[ArrowArray], dim: int, rows: int, start: int, stop: int, where: str
 ) -> Iterator[AnyArray]:
-    """Rows ``start`` to ``stop`` of list arrays, at most `rows` at a time; errors tell where."""
+    """Rows ``start`` to ``stop`` of list arrays, at most `rows` at a time; errors name `where`."""
     row = 0
     for part in parts:
         first, last = max(start - row, 0), min(stop - row, len(part))

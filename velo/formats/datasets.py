@@ -142,7 +142,7 @@ def _difference(first: Any, other: Any) -> str:
 
 
 def dataset_of(given: Any) -> Any:
-    """A data set of ``pyarrow.dataset``, or None where it is none; who has one has imported it."""
+    """A data set of ``pyarrow.dataset``, or None for anything else, without importing it."""
     module = sys.modules.get("pyarrow.dataset")
     return given if module is not None and isinstance(given, module.Dataset) else None
 

@@ -261,7 +261,7 @@ class RawSource(FileSource):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in the file, with what stands before its elements."""
+        """Bytes of a row in the file, with its header."""
         return self.row_header + self._shape[1] * self._dtype.itemsize
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:

@@ -108,7 +108,7 @@ class Documents:
         self._filterable = None if filterable is None else frozenset(filterable)
         self._dates_in_texts = dates_in_texts
         self._options = {"unknown_columns": "missing", **(options or {})}
-        #: Held by who makes the index or adds columns, and then writes.
+        #: Held while the index is made or columns are added, and rows written.
         self.writing = threading.RLock()
         #: The columns as they were last looked at.
         self._known: tuple[Any, Columns] | None = None

@@ -362,7 +362,7 @@ class VeloDocumentStore:
     """As ``count_unique_metadata_by_filter``, without blocking the event loop."""
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
-        """Tell the fields that filters can ask for, and the type of each.
+        """Return the fields that filters can use, and the type of each.
 
         Returns
         -------
@@ -388,7 +388,7 @@ class VeloDocumentStore:
     """As ``get_metadata_fields_info``, without blocking the event loop."""
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """Tell the least and the greatest value of a field.
+        """Return the least and the greatest value of a field.
 
         Parameters
         ----------

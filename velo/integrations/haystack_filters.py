@@ -24,7 +24,7 @@ _OWN_FIELDS: Final = ("id", "content", "blob", "score", "embedding", "sparse_emb
 
 
 def bare(field: str) -> str:
-    """The name of a field of the metadata without what may stand before it."""
+    """The name of a metadata field without its prefix ``meta.``."""
     return field.removeprefix("meta.")
 
 
@@ -140,7 +140,7 @@ def _ordered(field: str, op: Any, value: Any, columns: Columns) -> Expr:
 
 
 def _at(there: Mapping[str, str], op: Any, moment: datetime) -> Expr:
-    """Compare moments; of two of which one has a zone, the other is taken to be in it."""
+    """Compare moments; if one of two has a zone, the other is taken to be in it."""
     if "time" not in there:
         return NOTHING
     reading = Compare(there["time"], op, moment.replace(tzinfo=None))

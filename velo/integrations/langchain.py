@@ -61,7 +61,7 @@ class VeloVectorStore(VectorStore):
     path : path, optional
         The folder of the index. One that is there is opened.
     index : velo.Index, optional
-        An index that is open already, in the place of a path; the store does not close it. One that was
+        An index that is open already, instead of a path; the store does not close it. One that was
         opened to read is a store to read.
     dim : int, optional
         Dimensions of an index that is to be made. Without it the first documents say so.
@@ -140,7 +140,7 @@ class VeloVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Add texts, each in the place of the document that has its id, where there is one.
+        """Add texts; each replaces the document that has its id.
 
         Parameters
         ----------

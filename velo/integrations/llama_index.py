@@ -53,7 +53,7 @@ class VeloVectorStore(BasePydanticVectorStore):
     path : path, optional
         The folder of the index. One that is there is opened.
     index : velo.Index, optional
-        An index that is open already, in the place of a path; the store does not close it.
+        An index that is open already, instead of a path; the store does not close it.
     dim : int, optional
         Dimensions of an index that is to be made. Without it the first nodes say so.
     metric : {"cosine", "l2", "ip"}
@@ -129,7 +129,7 @@ class VeloVectorStore(BasePydanticVectorStore):
     # ---- nodes that come and go
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes, all of them or none, each in the place of the one that has its id, where there is one.
+        """Add nodes, all of them or none; a node replaces the one with its id.
 
         Parameters
         ----------

@@ -52,7 +52,7 @@ _DIM_CODE_MULTIPLE: Final = 16
 SHARD_ROWS_MAX: Final = 2**31 - 1
 #: The smallest page.
 PAGE_BYTES: Final = 4096
-#: Links of a record, more or less.
+#: Approximate bytes of a record's links.
 _RECORD_LINKS_BYTES: Final = 53
 
 #: Bytes of a page beside its records, and of a record beside its code.
@@ -62,7 +62,7 @@ _RECORD_HEAD_BYTES: Final = 7
 _FACTORS_BYTES: Final = 5
 #: Of levels of page_codes.bin, beside their codes.
 _LEVEL_BYTES: Final = 512
-#: Some pages are not quite full.
+#: Factor for pages that are not quite full.
 _PAGES_MORE: Final = 1.02
 #: Codes of its finer levels, as shares of the records of an average page (zig/src/index/page_codes.zig).
 _LEVEL_SHARES: Final = (0.17, 0.42, 0.75)
@@ -77,13 +77,13 @@ LIST_BYTES: Final = 1.7
 #: Numbers of links a vertex that an open index may keep below all that were built (zig/src/layout/links.zig).
 LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
 
-#: Where no eight links a vertex have room, a stretch of vertices shares one list: by what an index says of
-#: how many links a vertex it keeps, the vertices of a stretch and the links of a list (index/page_ways.zig).
+#: If eight links a vertex do not fit, a block of vertices shares one list. By the reported links a vertex:
+#: the vertices of a block and the links of its list (index/page_ways.zig).
 SHARED_LINKS: Final = {6: (5, 32), 4: (10, 48), 2: (40, 96)}
 
 
 def shared_links_bytes(links: int, row_count: int) -> float:
-    """Bytes of a vertex that keeps so many links in lists it shares with others, a little more than less."""
+    """Bytes of a vertex that keeps `links` in shared lists, rounded up a little."""
     stretch, count = SHARED_LINKS[links]
     gap_bits = 3 + 0.75 * math.log2(max(1.0, row_count / count))
     return (3 + min(count, row_count) * gap_bits / 8 + 1.5) / stretch + _LISTS_HEAD_BYTES / max(1, row_count)
@@ -92,9 +92,9 @@ def shared_links_bytes(links: int, row_count: int) -> float:
 def shared_links_within(
     budget_bytes: int, row_count: int, dim: int, memory_bits: int, record_bits: int
 ) -> int:
-    """Links a vertex that have room beside codes where lists are shared; 0 where none of them have.
+    """The links a vertex that fit beside codes in shared lists; 0 if none fit.
 
-    The page directory is that of pages without links, since an index may be built so for what this says.
+    The page directory is that of pages without links, since an index may be built so.
     """
     codes = memory_code_bytes(row_count, dim, memory_bits) + directory_bytes(record_bytes(dim, record_bits))
     room = budget_bytes / max(1, row_count) - codes
@@ -150,7 +150,7 @@ def codes_bytes_least(row_count: int, dim: int) -> int:
 
 
 def codes_bytes(row_count: int, dim: int, memory_bits: int, record_bits: int) -> int:
-    """Bytes of codes and page directory, a little more than less."""
+    """Bytes of codes and page directory, rounded up a little."""
     record = record_bytes(dim, record_bits) + _RECORD_LINKS_BYTES
     vector = memory_code_bytes(row_count, dim, memory_bits) + directory_bytes(record)
     return math.ceil(row_count * vector)
@@ -165,9 +165,9 @@ def record_bytes(dim: int, record_bits: int, whole_of: int = 0) -> float:
 def page_levels(
     row_count: int, dim: int, memory_bits: int, record_bits: int, page_links: bool = False
 ) -> dict[int, int]:
-    """By codes of each page in memory, ascending, what they take with the page directory.
+    """The memory of page codes and page directory by number of codes for each page, ascending.
 
-    Bytes are a little more than less. One code a page stands before each finer level.
+    Bytes are rounded up a little. One code for each page precedes each finer level.
     """
     record = record_bytes(dim, record_bits, memory_bits) + (_RECORD_LINKS_BYTES if page_links else 0)
     held = max(1, int((PAGE_BYTES - _PAGE_HEAD_BYTES) / record))
@@ -182,7 +182,7 @@ def page_levels(
 def page_codes_bytes(
     row_count: int, dim: int, memory_bits: int, record_bits: int, page_links: bool = False
 ) -> int:
-    """The least of them."""
+    """The smallest value of :func:`page_levels`."""
     return min(page_levels(row_count, dim, memory_bits, record_bits, page_links).values())
 
 

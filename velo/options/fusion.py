@@ -17,7 +17,7 @@ __all__ = ["RRF", "Fusion", "Weighted", "fusion_of", "texts_of"]
 _WEIGHT_MAX: Final = 1e6
 #: Characters of a text.
 _TEXT_MAX: Final = 1 << 16
-#: Hits of each list, where nothing says how many: so many for each that is asked for, and at least so many.
+#: Default number of hits of each list: a multiple of k, and a minimum.
 #: Five times as many found hardly more and read four times as much (docs/results/hybrid-text.md).
 _DEPTH_OF_K: Final = 2
 _DEPTH_MIN: Final = 20

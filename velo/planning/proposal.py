@@ -143,7 +143,7 @@ class Proposal:
         Parameters
         ----------
         vectors, path : str
-            What stands in the command for the file and the index.
+            Names of the file and the index in the command.
 
         Returns
         -------
@@ -161,7 +161,7 @@ class Proposal:
         Parameters
         ----------
         path : str
-            What stands in the call for the index.
+            Name of the index in the call.
 
         Returns
         -------

@@ -111,7 +111,7 @@ class Sample:
                     return self._with_pages(index, budget_bytes - resident)
                 built, page_links = index.info()["links_built"], index.info()["page_links"]
                 index.close()
-        if not page_links:  # whoever asked sees that it takes too much
+        if not page_links:  # the caller sees that it takes too much
             return open_index(
                 folder, threads=threads, tuning=OpenTuning(links_kept=min(LINKS_STEPS[-1], built or 1))
             )
@@ -158,7 +158,7 @@ class Sample:
 
 
 def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
-    """Bytes a vector by which so many links, of a sample of the rows, are smaller than they will be."""
+    """Bytes a vector by which links in an index of the sample are smaller than in one of all rows."""
     return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
 
 

@@ -79,7 +79,7 @@ _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0,
 #: With shared links: the factor of reads against own links, and the processor time added.
 _SHARED_READS: Final = {6: 0.99, 4: 1.14, 2: 1.225}
 _SHARED_US: Final = {6: 233.0, 4: 391.0, 2: 453.0}
-#: At 20 % reads grew by so much from a million to ten million, and nowhere less is taken there.
+#: Growth of reads at 20 % from a million to ten million vectors; the least that is assumed elsewhere.
 _READS_GROWTH_LEAST: Final = 1.41
 #: By how much more processor a query takes for ten times the vectors, and a vector's building: from 100,000
 #: to a million, then from a million on.

@@ -97,8 +97,8 @@ def tune(
         The searches to tune for.
     metric : {"l2", "ip", "cosine"}
     sample : int
-        Rows to draw, 4,000 to 1,000,000; all where there are no more. More tell more of a large set, and
-        take longer.
+        Rows to draw, 4,000 to 1,000,000; all if there are no more. More rows represent a large set better
+        and take longer.
     degrees : sequence of int
         Of the graph, 4 to 128; the one nearest to 48 is used to compare splits of the bits.
     threads : int, optional
@@ -232,7 +232,7 @@ class _Trial:
         self.reads_per_s = 0.0
 
     def tell(self, name: str) -> None:
-        """The next step begins, unless who watches ends it."""
+        """Begin the next step, unless the progress function cancels."""
         self._step = name, self._step[1] + 1
         if self._go_on() is False:
             raise CancelledError(f"tuning was canceled at {name!r}")

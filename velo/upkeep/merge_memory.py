@@ -89,7 +89,7 @@ class MergeMemory:
         return self._taken
 
     def total(self, rows: int) -> int | None:
-        """The budget of an index of so many rows; None: there is none."""
+        """The budget of an index with this number of rows; None: there is none."""
         if self._given is None:
             return None
         return max(self._least, memory_bytes(self._given, rows, self._dim, "merge_memory"))

@@ -1,4 +1,4 @@
-"""Builds a segment, an ordinary index, from rows of a view, and puts it in the place of its sources."""
+"""Builds a segment, an ordinary index, from rows of a view, and replaces its sources by it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["How", "PartMaker"]
 #: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
 _KEPT_BYTES: Final = 20
 
-#: Merges of so many rows, minutes of work, write down how far they are: some 580 bytes a row more.
+#: Merges of this many rows, minutes of work, write checkpoints: some 580 bytes a row more.
 _RESUMED_ROWS: Final = 1_000_000
 
 
@@ -91,7 +91,7 @@ class PartMaker:
         self._threads = threads
         self._memory = memory
         self._search_memory = search_memory
-        #: Held while a folder is there that no root names and nobody holds yet: a sweep would take it away.
+        #: Held while a folder exists that no manifest names yet: a sweep would remove it.
         self._making = threading.Lock()
         #: Held while a part is opened, or closed that came to nothing. The same workers search all: of
         #: two that become the first at once the second is opened beside the other.
@@ -109,7 +109,7 @@ class PartMaker:
         return view, [view.native.part(number)[0] for number in range(view.native.part_count)]
 
     def sweep(self) -> None:
-        """Take away parts that were merged and that nobody holds."""
+        """Remove segments that were merged and are not in use."""
         with self._making:
             self._live.sweep()
 
@@ -139,7 +139,7 @@ class PartMaker:
         latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
         is_wanted: Callable[[], bool] | None = None,
     ) -> str | None:
-        """Make a segment, unless no row is left, and put it in the place of its sources.
+        """Make a segment, unless no row is left, and replace its sources by it.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class PartMaker:
             made = (
                 self._made(sources, how, begun, held, is_wanted=is_wanted) if len(sources.vertices) else None
             )
-            # Its share of the budget is free again: whoever `latest` waits for may wait for that.
+            # Its share of the budget is free again: work that `latest` waits for may need it.
             with latest(sources) as now:
                 # After a failed sync the manifest may name it; the next writer removes segments that it does
                 # not name.
@@ -231,7 +231,7 @@ class PartMaker:
                 if begun is not None:
                     held.callback(begun.remove)
                     building = begun.folder
-                # Nobody names it yet: held, it is not taken for one that was merged.
+                # No manifest names it yet; while held it is not mistaken for a merged one.
                 with self._making:
                     building.mkdir(exist_ok=begun is not None)
                     unmade = held.enter_context(_removed_unless_told(building))

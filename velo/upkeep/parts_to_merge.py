@@ -14,7 +14,7 @@ _SIZE_PARTS: Final = 4
 _YOUNG_SHARE: Final = 0.2
 #: While rows come all is not merged before the young ones have this share: each such merge writes every row.
 _YOUNG_SHARE_MAX: Final = 1.0
-#: A part of which this share is dead is made anew.
+#: A segment with this share of deleted rows is rewritten.
 DEAD_SHARE: Final = 0.2
 
 

@@ -187,7 +187,7 @@ class Sources:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type of the rows: codes of cosine tell directions, which whole numbers do not hold."""
+        """Element type of the rows: decoded directions (cosine) are not integers."""
         parts = self.view.parts
         is_direction = any(parts[number].metric == METRIC_CODES["cosine"] for number in self.coded)
         own = self.view.shape.dtype

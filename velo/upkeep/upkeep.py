@@ -42,7 +42,7 @@ from velo.upkeep.worker import Worker
 __all__ = ["Upkeep"]
 
 #: In the background all gives way to searches. Writers may wait for a flush, so it goes first; a
-#: merge of parts takes what nobody else wants, and goes on with this nice value where that is nothing.
+#: merge of segments uses idle processors, and this nice value if there are none.
 _NICE: Final = 10
 _NICE_DELTA: Final = 5
 
@@ -51,13 +51,13 @@ _PAUSE_FROM: Final = 0.5
 _PAUSE_MAX_S: Final = 1.0
 
 
-#: Parts are looked at once so many rows died, and this share of what makes the smallest worth a merge.
+#: Segments are examined after this many deletions, and this share of those that justify a merge.
 _DIED_MIN: Final = 64
 _DIED_SHARE: Final = 0.25
 #: Delay of background work, so that a process that opens an index for a call or two does not wait for a
 #: merge.
 _LATER_S: Final = 1.0
-#: No rows come once the delta has not become a part for so many times that long.
+#: Writing has ended once no flush came for this many times the usual interval.
 _CALM: Final = 2.0
 
 
@@ -90,7 +90,7 @@ class Upkeep:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
         self._maker = PartMaker(live, open_part, threads, budget, memory)
-        #: Held while parts become one; who keeps all merges away takes it, and then the others.
+        #: Held while segments are merged; to exclude all merges take it first, then the others.
         self._parts_lock = threading.Lock()
         #: Held while young parts of a size become one, and while others choose what they take.
         self._sizes_lock = threading.Lock()
@@ -98,7 +98,7 @@ class Upkeep:
         self._delta_lock = threading.Lock()
         #: The folders of parts that a merge under way takes; merges of a size leave them alone.
         self._in_use: frozenset[str] = frozenset()
-        #: Somebody waits for the lock of young parts.
+        #: A caller waits for the lock of small segments.
         self._sizes_give_way = False
         #: The merge that includes the delta, until the delta becomes a segment; then the name of that.
         self._taken: Sources | None = None
@@ -107,7 +107,7 @@ class Upkeep:
         self._sizes_worker = Worker(self._work_on_sizes, self._failed)
         self._parts_worker = Worker(self._work_on_parts, self._failed)
         self._all_wanted = False
-        #: Somebody waits for what is wanted next: it does not give way to searches.
+        #: A caller waits for the next work: it does not give way to searches.
         self._is_waited_for = {self._delta_worker: False, self._parts_worker: False}
         #: Rows that died since parts were last looked at. Counts that two writers add at once may become one.
         self._died = 0
@@ -117,7 +117,7 @@ class Upkeep:
         #: When that was.
         self._flushed_at_s = -math.inf
 
-    # ---- that somebody waits for
+    # ---- work that a caller waits for
 
     def flush(self) -> None:
         """Make a part of the delta; whether parts are worth a merge is looked at soon."""
@@ -132,7 +132,7 @@ class Upkeep:
         self._failure = None  # now it is seen whether it fails again
         self._is_waited_for[worker] = True
         worker.wait(worker.ask())
-        self._failure = None  # the caller is told
+        self._failure = None  # the caller gets it
 
     def insert(self, rows: LargeRows, deadline: float | None) -> Any:
         """Make a part of the rows of a call, in this thread; a ``velo_live_done``."""
@@ -144,11 +144,11 @@ class Upkeep:
         return done
 
     def sweep(self) -> None:
-        """Take away parts that were merged and that nobody holds."""
+        """Remove segments that were merged and are not in use."""
         self._maker.sweep()
 
     def pause(self, rows: int, pressure: float) -> float:
-        """Seconds by which a write of so many rows is held back while the delta becomes a part.
+        """Seconds by which a write of this many rows is delayed while the delta is flushed.
 
         The fuller the delta, the more: before it is full, rows come as fast as they are indexed.
         """
@@ -168,7 +168,7 @@ class Upkeep:
         self.died(int(self._live.info().dead_rows))
 
     def died(self, rows: int) -> None:
-        """So many more rows are dead: soon parts are looked at, where that may make one worth a merge."""
+        """Count deleted rows, and examine segments soon if one may be worth a merge."""
         self._died += rows
         parts = self._live.seen
         if self._died < _DIED_MIN or not parts or self._failure is not None:
@@ -189,10 +189,10 @@ class Upkeep:
         self.suggest(everything=everything)
 
     def suggest(self, *, everything: bool = False) -> None:
-        """Flush or merge in the background, unless that is under way or has failed: nobody needs room yet."""
+        """Flush or merge in the background, unless that is running or has failed."""
         if self._failure is not None:
             return
-        with contextlib.suppress(OutOfMemoryError):  # who asks next asks for this, too
+        with contextlib.suppress(OutOfMemoryError):  # the next request includes this one
             if everything:
                 self._all_wanted = True
                 self._parts_worker.ask()
@@ -332,7 +332,7 @@ class Upkeep:
     def _merge_young(self, how: How) -> None:
         """Merge what is worth it with the largest part, or has many dead rows, until nothing is."""
         self._go_on(how)
-        while not self._all_wanted:  # else all rows are written anew right after
+        while not self._all_wanted:  # else all rows are written again right after
             calm_at_s = self._flushed_at_s + _CALM * _LATER_S
             is_calm = not self._delta_worker.is_busy and time.monotonic() >= calm_at_s
             if self._worth_a_merge(is_calm=is_calm) is None:

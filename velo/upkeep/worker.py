@@ -103,7 +103,7 @@ class Worker:
 
     def _is_to_wait(self, number: int | None) -> bool:
         if self.is_here:
-            return False  # nobody waits for itself
+            return False  # it would wait for itself
         if number is None:
             return self.is_busy
         if self._ended >= number:

@@ -243,7 +243,7 @@ def write_words(path: Path, texts: Texts, row_count: int, stamp: str) -> None:
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(beside, "xb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # says that somebody is at work on it
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shows that it is being written
             with failures(path.name), contextlib.closing(connected(str(beside))) as database:
                 _fill(database, texts, row_count, stamp)
             total, size = _sum(beside)
