@@ -14,6 +14,7 @@ from velo.cli.importing import import_
 from velo.cli.inspection import doctor, info, verify
 from velo.cli.metadata import metadata_set, metadata_show
 from velo.cli.output import reported
+from velo.cli.planning import size, tune
 from velo.cli.rows import (
     count,
     create,
@@ -30,8 +31,6 @@ from velo.cli.rows import (
 )
 from velo.cli.search import search
 from velo.cli.serve import serve, stop
-from velo.cli.size import size
-from velo.cli.tune import tune
 
 __all__ = ["app"]
 
