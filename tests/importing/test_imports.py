@@ -278,7 +278,7 @@ def test_lancedb_with_several_tables_several_vectors_and_an_index(tmp_path: Path
     assert "there are: image, text" in refused(*notes)
     assert "there are: none" in refused("--collection", "plain")
     assert "compares by ip, not by l2" in refused(*notes, "--vector", "text", "--metric", "l2")
-    assert "say it with metric" in refused("--collection", "holes")
+    assert "give it with metric" in refused("--collection", "holes")
     assert "a row has no v" in refused("--collection", "holes", "--metric", "l2")
     image = (*notes, "--vector", "image")
     assert "no column 'key'" in refused(*image, "--ids-column", "key")
@@ -310,7 +310,7 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     for words, said in (
         (("annoy", tmp_path / "rubbish", tmp_path / "i"), "'annoy' is not known"),
-        (("hnswlib", HNSWLIB, tmp_path / "i"), "say it with metric"),
+        (("hnswlib", HNSWLIB, tmp_path / "i"), "give it with metric"),
         (("hnswlib", HNSWLIB, tmp_path / "i", "--metric", "dot"), "metric is one of"),
         (("hnswlib", HNSWLIB, tmp_path / "there", "--metric", "ip"), "already exists"),
         (("hnswlib", tmp_path / "nothing", tmp_path / "i", "--metric", "ip"), "does not exist"),

@@ -243,7 +243,7 @@ def test_the_first_embeddings_say_the_dimension(tmp_path: Path) -> None:
     assert store.embedding_retrieval([1.0]) == []
     assert store.get_metadata_fields_info() == {}
     assert store.update_by_filter({"field": "meta.x", "operator": "==", "value": 1}, {"x": 2}) == 0
-    with pytest.raises(DocumentStoreError, match="how many dimensions"):
+    with pytest.raises(DocumentStoreError, match="number of dimensions is unknown"):
         store.write_documents([Document(content="a")])
     store.write_documents([Document(content="a"), Document(content="b", embedding=[0.5, 0.5])])
     assert store.index is not None

@@ -6,8 +6,8 @@ are merged into one set of values, so that evaluation tests a column once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from velo.filters.columns import FilterColumn
@@ -97,7 +97,7 @@ def joined(every: bool, nodes: list[Node]) -> Node:
     children: list[Node] = []
     scalars: dict[str, Scalar] = {}
     held: dict[tuple[str, bool, bool], Held] = {}
-    for node in flat:
+    for node in _null_tests_folded(every, flat):
         if isinstance(node, Scalar):
             before = scalars.get(node.column.name)
             if before is not None:
@@ -120,6 +120,20 @@ def joined(every: bool, nodes: list[Node]) -> Node:
     if len(children) == 1:
         return children[0]
     return Join(every, tuple(children)) if children else Fixed(every)
+
+
+def _null_tests_folded(every: bool, nodes: list[Node]) -> Iterator[Node]:
+    """`nodes` with "is valid" (of all) and "is null" (of any) folded into other tests of the same list.
+
+    Dicts write both beside negations, since they have no null logic of their own.
+    """
+    tested = {node.column.name for node in nodes if isinstance(node, ListNull) and node.null != every}
+    folded = tested & {node.column.name for node in nodes if isinstance(node, Held)}
+    for node in nodes:
+        if isinstance(node, Held) and node.column.name in folded:
+            yield replace(node, null=not every)
+        elif not (isinstance(node, ListNull) and node.null != every and node.column.name in folded):
+            yield node
 
 
 def _both_held(one: Held | None, other: Held, *, as_all: bool) -> Held | None:
