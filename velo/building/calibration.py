@@ -43,7 +43,7 @@ from velo.folder.manifest import read_manifest
 from velo.formats.source import Source
 from velo.options import FILTER_PLANS, OpenTuning
 from velo.parts.part import OpenOptions, Part
-from velo.search.request import Request
+from velo.search.request import QUERY_DTYPES, Answer, native_queries
 from velo.types import AnyArray
 
 __all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]
@@ -160,12 +160,12 @@ def excluding(
     vertices: AnyArray,
     scan: bool = False,
     exact: bool = False,
-) -> Request:
+) -> Answer:
     """Search for rows of a segment, each excluded from its own search.
 
     `vertices` has the vertex of each query, the greatest number for none. `scan` compares the codes of all
     rows and reads all that may be among the nearest; `exact` takes the final distances from the stored
-    vectors. Returns the answered request: ``vertices`` of shape (m, k), and the counters.
+    vectors. Returns ``vertices`` of shape (m, k), and the counters.
     """
     options = _native.new("velo_search_options")
     options.k, options.list_size = k, list_size
@@ -174,20 +174,21 @@ def excluding(
         options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
     options.excluded_vertices = left_out  # alive as long as left_out is
-    request = Request(queries, part.dim, k, options, [], _native.ffi.NULL)
-    with part.gate.inside():
-        status = _native.lib.velo_search(
-            part.handle,
-            request.query_pointer,
-            request.dtype,
-            request.query_count,
-            request.filter_handles,
-            0,
-            options,
-            request.out,
-        )
-        _native.check(status, "queries")
-    return request
+    native, _ = native_queries(queries, part.dim)
+    answer = Answer(len(native), k)
+    status = part.gate.call(
+        _native.lib.velo_search,
+        part.handle,
+        _native.pointer("uint8_t", native),
+        QUERY_DTYPES[native.dtype],
+        len(native),
+        _native.ffi.NULL,
+        0,
+        options,
+        answer.out,
+    )
+    _native.check(status, "queries")
+    return answer
 
 
 def calibrate(

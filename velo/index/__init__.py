@@ -2,7 +2,7 @@
 
 from velo.index.from_vectors import build
 from velo.index.index import Index
-from velo.index.inspection import BUDGETED, device_dict
+from velo.index.info import BUDGETED, device_dict
 from velo.index.open import UNKNOWN_COLUMNS, create_index, open_index, open_path
 from velo.index.sharded import ShardedIndex
 from velo.index.verify import verify_folder

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import pyarrow as pa
 from numpy.typing import DTypeLike
@@ -20,8 +21,8 @@ from velo.errors import (
     NotAnIndexError,
     VeloError,
 )
-from velo.folder.live import data_folders, is_live
-from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
+from velo.folder.live import data_folders
+from velo.folder.manifest import COLLECTION_FILE
 from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
 from velo.folder.paths import check_is_folder, check_is_no_file
@@ -29,9 +30,10 @@ from velo.folder.replace import os_failure
 from velo.folder.shards import check_shard, shards_of
 from velo.folder.text_column import with_text_column
 from velo.hints import hinted
-from velo.index.index import Index
-from velo.index.owned import begin, close_all
+from velo.index.folder import OpenFolder
+from velo.index.index import Index, Resources
 from velo.index.sharded import ShardedIndex
+from velo.index.writer import Writer
 from velo.options import (
     DTYPE_CODES,
     METRIC_CODES,
@@ -43,78 +45,68 @@ from velo.options import (
 )
 from velo.parts.columns import check_schema, schema_text
 from velo.parts.data import DURABILITY_CODES, LiveData
+from velo.parts.gate import Gate
 from velo.parts.part import OpenOptions, Part, shape_in_manifest
 from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
 
-__all__ = ["UNKNOWN_COLUMNS", "create_index", "open_index", "open_path"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["UNKNOWN_COLUMNS", "OpenKeywords", "create_index", "open_index", "open_path"]
 
 #: What a filter means by a column that there is not.
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
 
-#: Who writes in this process: a lock says only that somebody does.
+#: Writers opened by this process (the file lock cannot tell which process holds it).
 _writers: Final[weakref.WeakSet[LiveData]] = weakref.WeakSet()
 
 
-@hinted
-def open_index(
-    path: PathLike,
-    *,
-    memory: Memory | None = None,
-    threads: int | None = None,
-    io: IoName = "auto",
-    plan: PlanName = "auto",
-    tuning: OpenTuning | None = None,
-    unknown_columns: UnknownColumns = "error",
-    writable: bool = False,
-    durability: DurabilityName = "sync",
-    merge_memory: Memory | None = None,
-) -> Index:
-    """Open one index. :func:`velo.open` says what the options mean, and opens collections of shards, too."""
+class OpenKeywords(TypedDict, total=False):
+    """The options of :func:`open_path`, for type checkers."""
+
+    memory: Memory | None
+    threads: int | None
+    io: IoName
+    plan: PlanName
+    tuning: OpenTuning | None
+    unknown_columns: UnknownColumns
+    writable: bool
+    durability: DurabilityName
+    merge_memory: Memory | None
+
+
+def open_index(path: PathLike, **how: Unpack[OpenKeywords]) -> Index:
+    """Open one index, and refuse a collection of shards; :func:`velo.open` documents the options."""
     folder = folder_path(path)
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
-    code_of(DURABILITY_CODES, durability, "durability")
-    if merge_memory is not None:
-        memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
-    how = OpenOptions(
-        memory=memory,
-        merge_memory=merge_memory,
-        threads=threads,
-        io=io,
-        plan=plan,
-        tuning=tuning,
-        unknown_is_missing=bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
-    )
-    how.native()  # refused before anything is opened
-    reopen = partial(
-        open_index,
-        str(folder),
-        memory=memory,
-        threads=threads,
-        io=io,
-        plan=plan,
-        tuning=tuning,
-        unknown_columns=unknown_columns,
-    )
-    return at_one_moment(folder, lambda: _open_once(folder, how, reopen, durability if writable else None))
+    return open_path(folder, **how)
 
 
 def _open_once(
     folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
 ) -> Index:
+    gate = Gate(str(folder))
+    opened = _open_folder(folder, how, durability, lambda: None)
+    resources = Resources(gate, [opened])
+    writer = None if opened.upkeep is None else Writer(opened)
+    index = Index(folder, resources, [opened], reopen, writer)
+    if opened.upkeep is not None:
+        opened.upkeep.resume()
+    return index
+
+
+def _open_folder(
+    folder: Path,
+    how: OpenOptions,
+    durability: DurabilityName | None,
+    any_part: Callable[[], Part | None],
+) -> OpenFolder:
     check_is_folder(folder)
     opened = OpenedFolder(folder)
-    live = _live_of(opened, durability, how.memory)
-    if live is None:
-        return Index(opened, how, reopen, [Part(opened.at, how)], None)
-    live, parts = begin(live, how, {}, durability)
-    try:
-        return Index(opened, how, reopen, parts, live)
-    except BaseException:
-        close_all(parts, live)
-        raise
+    return OpenFolder(opened, _live_of(opened, durability, how), how, any_part)
 
 
 @hinted
@@ -188,40 +180,68 @@ def open_path(
     ...     ids, distances = index.search(query, k=3)
     """
     folder = folder_path(path)
-    how: dict[str, Any] = {
-        "memory": memory,
-        "threads": threads,
-        "io": io,
-        "plan": plan,
-        "tuning": tuning,
-        "unknown_columns": unknown_columns,
-        "writable": writable,
-        "durability": durability,
-        "merge_memory": merge_memory,
-    }
-    return _open_shards(folder, how) if (folder / COLLECTION_FILE).is_file() else open_index(folder, **how)
+    code_of(DURABILITY_CODES, durability, "durability")
+    if merge_memory is not None:
+        memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
+    how = OpenOptions(
+        memory=memory,
+        merge_memory=merge_memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_is_missing=bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
+    )
+    how.native()  # refused before anything is opened
+    reopen = partial(
+        open_path,
+        str(folder),
+        memory=memory,
+        threads=threads,
+        io=io,
+        plan=plan,
+        tuning=tuning,
+        unknown_columns=unknown_columns,
+    )
+    to_write = durability if writable else None
+    if (folder / COLLECTION_FILE).is_file():
+        return _open_shards(folder, how, reopen, to_write)
+    return at_one_moment(folder, lambda: _open_once(folder, how, reopen, to_write))
 
 
-def _open_shards(folder: Path, how: dict[str, Any]) -> ShardedIndex:
-    """A budget is divided by rows, threads are divided evenly."""
+def _open_shards(
+    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
+) -> ShardedIndex:
+    """Open all shards with one set of workers; a budget is divided by rows."""
     entries = shards_of(folder)
     total, dim = sum(entry.rows for entry in entries), entries[0].dim
-    threads = max(1, (how["threads"] or os.cpu_count() or 1) // len(entries))
-    budgets = {
-        name: memory_bytes(how[name], total, dim, name)
-        for name in ("memory", "merge_memory")
-        if how[name] is not None
+    budgets: dict[str, Memory | None] = {
+        name: None if given is None else memory_bytes(given, total, dim, name)
+        for name, given in (("memory", how.memory), ("merge_memory", how.merge_memory))
     }
+    folders: list[OpenFolder] = []
+
+    def any_part() -> Part | None:
+        return next((part for one in folders if (part := one.part) is not None), None)
+
     with contextlib.ExitStack() as opened:
-        shards: list[Index] = []
         for place, entry in enumerate(entries):
-            own = {name: budget * entry.rows // max(1, total) for name, budget in budgets.items()}
-            one = open_index(folder / entry.path, **{**how, **own, "threads": threads})
-            shards.append(opened.enter_context(one))
+            share = entry.rows / max(1, total)
+            own = {name: None if given is None else int(given * share) for name, given in budgets.items()}
+            of_shard = replace(how, **own, cache_bytes=int(how.cache_bytes * share))
+            one = at_one_moment(
+                folder / entry.path,
+                partial(_open_folder, folder / entry.path, of_shard, durability, any_part),
+            )
+            opened.callback(one.close)
+            folders.append(one)
             check_shard(folder / entry.path, str(place), entry.uuid)
-        reopen = partial(open_path, str(folder), **{**how, "writable": False})
-        made = ShardedIndex(folder, [entry.path for entry in entries], shards, reopen)
+        resources = Resources(Gate(str(folder)), folders)
+        made = ShardedIndex(folder, resources, folders, reopen, [entry.path for entry in entries])
         opened.pop_all()
+    for one in folders:
+        if one.upkeep is not None:
+            one.upkeep.resume()
     return made
 
 
@@ -321,13 +341,9 @@ def create_index(
     )
 
 
-def _live_of(
-    opened: OpenedFolder, durability: DurabilityName | None, memory: Memory | None
-) -> LiveData | None:
-    """The changes of an index, where there are any or may be."""
-    folder = opened.at
-    if durability is None and not is_live(folder) and (folder / MANIFEST_FILE).is_file():
-        return None
+def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenOptions) -> LiveData:
+    """The log, tombstones and parts of a folder."""
+    folder, memory = opened.at, how.memory
     delta_bytes = 0
     if memory is not None and durability is not None:
         whole = memory_bytes(
@@ -337,9 +353,9 @@ def _live_of(
     try:
         live = LiveData(opened, durability, delta_bytes)
     except NotAnIndexError:
-        if durability is not None:
-            raise
-        return None  # the library says what is wrong with what is there
+        if durability is None:
+            Part(folder, how).close()  # raises an error that names the cause
+        raise
     except BusyError as error:
         if any(one.is_open and folder.samefile(one.folder.at) for one in list(_writers)):
             raise BusyError(f"this process has {opened.path} open to write already") from error

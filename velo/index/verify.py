@@ -13,7 +13,7 @@ from velo.folder.metadata import open_metadata
 from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
 from velo.folder.paths import check_is_folder
-from velo.index.owned import begin_with, close_all
+from velo.index.folder import begin_with, close_all
 from velo.options import folder_path
 from velo.parts.data import LiveData
 from velo.parts.part import lock_part, unlock_part

@@ -58,6 +58,8 @@ class OpenOptions:
     tuning: OpenTuning | None = None
     #: A column that the metadata does not have has no values, instead of being an error.
     unknown_is_missing: bool = False
+    #: For whole pages if `memory` is None.
+    cache_bytes: int = _CACHE_BYTES
 
     def native(self) -> Any:
         """A ``velo_open_options`` without a budget."""
@@ -73,7 +75,7 @@ class OpenOptions:
         rows, dim = shape_in_manifest(folder)
         struct.memory_bytes = part_bytes(self.memory, rows, of_rows or rows, dim)
         if self.memory is None:
-            struct.cache_bytes = _CACHE_BYTES * rows // max(rows, of_rows or 0)
+            struct.cache_bytes = self.cache_bytes * rows // max(rows, of_rows or 0)
 
 
 def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
@@ -164,8 +166,6 @@ class Part:
             self.calibration = manifest.calibration
             self.ids = Ids(folder, self.n, manifest.first_row)
             self.completions = Completions(self.handle, self.gate)
-            #: What searches keep of options that they checked against it (:mod:`velo.search.prepared`).
-            self.known_options: dict[tuple[Any, ...], Any] = {}
             self._compilers: list[FilterCompiler] = []
             self._words_lock = threading.Lock()
             self._words: OpenWords | None = None

@@ -91,6 +91,8 @@ class View:
         was built, with a filter.
     n : int
         Vertices: rows of all parts and of the delta, dead ones among them.
+    stretches : list of Stretch
+        The parts, then the delta; one without rows if the view has neither.
     ids, filters, metadata :
         Over all vertices.
     """
@@ -112,21 +114,27 @@ class View:
         self.filters: FilterCompiler
         self.metadata: Any
         wide = [shape.columns.of_part(one) for one in parts]
+        self.stretches: list[Stretch] = [*wide, *delta] or [DeltaRows(native, 0, 0, 0, shape.columns)]
         if self.sole is not None:
             self.ids, self.filters, self.metadata = wide[0].ids, wide[0].filters, wide[0].metadata
             return
-        stretches: list[Stretch] = [*wide, *delta] or [DeltaRows(native, 0, 0, 0, shape.columns)]
-        kind = None if shape.id_kind < 0 else "string" if shape.id_kind == STRINGS else "int64"
-        self.ids = ManyIds(stretches, kind, self._alive_by_stretch(stretches))
-        self.metadata = None if shape.schema is None else ManyColumns(stretches)
-        self.filters = ManyCompiler(stretches, self.metadata)
+        self.ids = ManyIds(self.stretches, self.id_kind, self.alive_by_stretch())
+        self.metadata = None if shape.schema is None else ManyColumns(self.stretches)
+        self.filters = ManyCompiler(self.stretches, self.metadata)
 
-    def _alive_by_stretch(self, stretches: Sequence[Stretch]) -> list[Callable[[AnyArray], AnyArray] | None]:
+    @property
+    def id_kind(self) -> str | None:
+        """``"int64"`` or ``"string"``; None while the index has no rows."""
+        kind = self.shape.id_kind
+        return None if kind < 0 else "string" if kind == STRINGS else "int64"
+
+    def alive_by_stretch(self) -> list[Callable[[AnyArray], AnyArray] | None]:
+        """For each stretch a function from its rows to whether they live; None: all do."""
         found: list[Callable[[AnyArray], AnyArray] | None] = [
             None if one.rows is None else one.rows.check for one in self.alive
         ]
         start = 0
-        for stretch in stretches[len(self.parts) :]:
+        for stretch in self.stretches[len(self.parts) :]:
             found.append(self.delta_alive[start : start + stretch.n].__getitem__)
             start += stretch.n
         return found

@@ -153,7 +153,7 @@ def _open_largest(folder: Path) -> tuple[Index, int]:
         if error.argument != "links_kept":
             raise
         index = open_index(part, threads=1)  # it has fewer
-    if index._live is not None:
+    if index.info()["live"] is not None:
         index.close()
         raise NotAnIndexError(f"{folder} got its first write meanwhile", argument="path")
     return index, sum(rows)
@@ -175,10 +175,11 @@ def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> Pla
     split, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
     share = budget / whole
     try:
-        with index._gate.inside():
-            _native.check(
-                _native.lib.velo_plan_for(index._handle, budget, options, split, expected), "memory"
-            )
+        [segment] = index._seen().segments
+        status = segment.part.gate.call(
+            _native.lib.velo_plan_for, segment.part.handle, budget, options, split, expected
+        )
+        _native.check(status, "memory")
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
     parts = {name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}

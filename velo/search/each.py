@@ -16,8 +16,7 @@ from velo.search.request import Counters, Request, expectation_of
 if TYPE_CHECKING:
     import asyncio  # as in completions.py
 
-    from velo.folder.ids import Ids
-    from velo.parts.completions import Completions
+    from velo.search.snapshot import Snapshot
 
 __all__ = ["Each", "Ended"]
 
@@ -36,40 +35,36 @@ class Each:
     request : Request
         All of them. Only its arrays are used: each query is submitted as a search of its own, which the
         library answers into its row of them.
-    handle : velo_index
-    ids : Ids
-    completions : Completions
-        All of what is searched.
-    keep : object
-        Held until the last has ended: a view lives as long as it is searched.
+    snapshot : Snapshot
+        Searched by one native call a query: :attr:`Snapshot.unfiltered` is not None.
     ended : callable
         Called in the event loop with rows that have ended, as soon as they have.
     """
 
-    def __init__(
-        self, request: Request, handle: Any, ids: Ids, completions: Completions, keep: Any, ended: Ended
-    ) -> None:
+    def __init__(self, request: Request, snapshot: Snapshot, ended: Ended) -> None:
         import asyncio
 
+        assert snapshot.unfiltered is not None
         loop = asyncio.get_running_loop()
         self._request = request
-        self._ids = ids
-        self._completions = completions
-        self._keep = keep
+        self._ids = snapshot.ids
+        self._completions = snapshot.segments[0].part.completions
         self._ended = ended
         self._outs = _outs_of(request)
         outs = _native.ffi.from_buffer("velo_search_out[]", self._outs)
         lib, first = _native.lib, _native.pointer("uint8_t", request.queries)
         step = request.queries.strides[0]
+        array, count, delta, filter_count, _ = snapshot.unfiltered
 
         def submit(row: int, ticket: int) -> int:
-            status: int = lib.velo_submit(
-                handle,
+            status: int = lib.velo_submit_parts(
+                array,
+                count,
+                delta,
                 first + row * step,
                 request.dtype,
                 1,
-                request.filter_handles,
-                request.filter_count,
+                filter_count,
                 request.options,
                 outs + row,
                 ticket,

@@ -1,26 +1,27 @@
-"""What searches with the same options share: options that were checked, and buffers for single queries."""
+"""Checked search options, their expected cost, and buffers for searches of one query."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from velo import _native
-from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.options import SearchTuning, fill_search
-from velo.parts.gate import Gate
 from velo.parts.part import Part
 from velo.results import Expectation, SearchResult
 from velo.search.request import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.types import AnyArray
 
-__all__ = ["Prepared", "PreparedOptions"]
+__all__ = ["Prepared", "prepared_for"]
 
 #: Prepared options kept by an index; a service uses a handful.
 _KEPT: Final = 64
 #: Buffers for single queries are kept for at most so many neighbors, and so many of them.
 _SPARE_K_MAX: Final = 256
 _SPARE_MAX: Final = 256
+#: Page reads for one answer if nearly every answer is on a page of its own (zig/src/search/filter_plan.zig).
+_READS_OF_ANSWER: Final = 1.15
 
 
 class Prepared:
@@ -44,21 +45,21 @@ class Prepared:
         self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
 
     def search_one(
-        self, handle: Any, gate: Gate, ids: Ids, query: AnyArray, rows: NativeFilter | None = None
+        self, call: Callable[..., int], parts: Sequence[Any], ids: Ids, query: AnyArray
     ) -> SearchResult:
-        """The answer to one query without a filter: little but the library's own call.
+        """The answer to one query without a filter of the caller.
 
-        Where many threads ask one query each, they share the interpreter's lock, and the processors with the
-        library's workers: what a call takes here is taken from searching.
+        Threads that search one query each share the interpreter's lock, so this method does little beside the
+        native call.
 
         Parameters
         ----------
-        handle : velo_index
-        gate, ids :
-            The index's.
+        call : callable
+            Calls a native function unless the index is closed.
+        parts : sequence
+            As :attr:`velo.search.snapshot.Snapshot.unfiltered`.
+        ids : Ids
         query : ndarray of shape (dim,) or (1, dim)
-        rows : NativeFilter, optional
-            Those that live, where some are dead.
         """
         dtype = QUERY_DTYPES.get(query.dtype)
         if dtype is None or not query.flags.c_contiguous:
@@ -69,15 +70,16 @@ class Prepared:
             answer = spare.pop()
         except IndexError:
             answer = Answer(1, self.k)
-        ffi = _native.ffi
-        status = gate.call(
-            _native.lib.velo_search,
-            handle,
-            ffi.from_buffer(query),
+        array, count, delta, filter_count, _ = parts
+        status = call(
+            _native.lib.velo_search_parts,
+            array,
+            count,
+            delta,
+            _native.ffi.from_buffer(query),
             dtype,
             1,
-            ffi.NULL if rows is None else [rows.handle],
-            0 if rows is None else 1,
+            filter_count,
             self.options,
             answer.out,
         )
@@ -100,56 +102,96 @@ class Prepared:
         return result
 
 
-class PreparedOptions:
-    """The options with which a part was searched lately; it holds them."""
+def prepared_for(
+    parts: Sequence[Part],
+    known: dict[tuple[Any, ...], Prepared],
+    k: int,
+    recall: float | None,
+    list_size: int | None,
+    timeout_s: float | None,
+    tuning: SearchTuning | None,
+    exact: bool | None,
+) -> Prepared:
+    """Checked search options and the expected cost of a search with them over `parts`.
 
-    __slots__ = ("_part",)
+    Parameters
+    ----------
+    parts : sequence of Part
+        Largest first.
+    known : dict
+        Options found before for the same parts; bounded here.
+    k, recall, list_size, timeout_s, tuning, exact :
+        As for :meth:`velo.Index.search`.
 
-    def __init__(self, part: Part) -> None:
-        self._part = part
+    Raises
+    ------
+    InvalidArgumentError, ClosedError, ForkedError
+    """
+    # The types too: True and 1.0 would be found under 1, and neither is a k.
+    key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
+    try:
+        return known[key]
+    except (KeyError, TypeError):
+        pass
+    options = _native.new("velo_search_options")
+    fill_search(options, k, recall, list_size, timeout_s, tuning, exact)
+    expected = _together([(part.n, _expectation(part, options)) for part in parts], int(options.k))
+    if len(known) >= _KEPT:
+        known.clear()
+    made = known[key] = Prepared(options, expected)
+    return made
 
-    def of(
-        self,
-        k: int,
-        recall: float | None,
-        list_size: int | None,
-        timeout_s: float | None,
-        tuning: SearchTuning | None,
-        exact: bool | None,
-    ) -> Prepared:
-        """The options of a search, checked.
 
-        Raises
-        ------
-        InvalidArgumentError, ClosedError, ForkedError
-        """
-        # The types too: True and 1.0 would be found under 1, and neither is a k.
-        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
-        try:
-            found: Prepared = self._part.known_options[key]
-        except (KeyError, TypeError):
-            pass
-        else:
-            return found
-        struct = _native.new("velo_search_options")
-        fill_search(struct, k, recall, list_size, timeout_s, tuning, exact)
-        known = self._part.known_options
-        if len(known) >= _KEPT:
-            known.clear()
-        prepared = known[key] = Prepared(struct, self._expectation(struct))
-        return prepared
+def _expectation(part: Part, options: Any) -> Expectation:
+    out = _native.new("velo_expectation")
+    _native.check(part.gate.call(_native.lib.velo_expect, part.handle, options, out))
+    if not out.calibrated:
+        return Expectation(int(out.list_size))
+    return Expectation(
+        list_size=int(out.list_size),
+        recall=float(out.recall),
+        reads=float(out.reads),
+        rounds=float(out.rounds),
+        estimates=float(out.estimates),
+        expanded=float(out.expanded),
+        records_scored=float(out.records_scored),
+    )
 
-    def _expectation(self, options: Any) -> Expectation:
-        out = _native.new("velo_expectation")
-        _native.check(self._part.gate.call(_native.lib.velo_expect, self._part.handle, options, out))
-        if not out.calibrated:
-            return Expectation(int(out.list_size))
-        return Expectation(
-            list_size=int(out.list_size),
-            recall=float(out.recall),
-            reads=float(out.reads),
-            rounds=float(out.rounds),
-            estimates=float(out.estimates),
-            expanded=float(out.expanded),
-            records_scored=float(out.records_scored),
-        )
+
+def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
+    """The cost of one search over all parts; the recall is the lowest of theirs.
+
+    Parameters
+    ----------
+    parts : sequence of (int, Expectation)
+        Row count, and the cost of a search of that part alone; the largest first.
+    k : int
+    """
+    if len(parts) == 1:
+        return parts[0][1]
+    list_size = max((one.list_size for _, one in parts), default=0)
+    if not parts or any(one.recall is None for _, one in parts):
+        return Expectation(list_size)
+    rows = sum(n for n, _ in parts)
+    # Within the common bound a smaller part reads a page for each answer that it holds.
+    shares = [1.0]
+    for n, one in parts[1:]:
+        answers = _READS_OF_ANSWER * k * n / rows
+        shares.append(min(1.0, answers / one.reads) if one.reads else 1.0)
+
+    def total(name: str) -> float:
+        return sum(float(getattr(one, name) or 0.0) for _, one in parts)
+
+    def total_read(name: str) -> float:
+        found = [float(getattr(one, name) or 0.0) for _, one in parts]
+        return sum(value * share for value, share in zip(found, shares, strict=True))
+
+    return Expectation(
+        list_size=list_size,
+        recall=min(one.recall for _, one in parts if one.recall is not None),
+        reads=total_read("reads"),
+        rounds=parts[0][1].rounds,
+        estimates=total("estimates"),
+        expanded=total("expanded"),
+        records_scored=total_read("records_scored"),
+    )

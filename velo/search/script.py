@@ -5,8 +5,6 @@ A script is a generator: it yields what to search for, is sent what was found, a
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
@@ -25,10 +23,8 @@ __all__ = [
     "Script",
     "Totals",
     "blocks",
-    "deadline_of",
     "drive",
     "drive_async",
-    "left_s",
     "requests_of",
 ]
 
@@ -129,17 +125,3 @@ class Totals:
         """Count a search whose queries were `rows`, which may repeat."""
         for name, values in request.stats().items():
             np.add.at(self.stats[name], np.asarray(rows, np.int64), values.astype(np.uint64))
-
-
-def deadline_of(timeout_s: Any) -> float | None:
-    """When the last of a script's searches must have ended."""
-    if timeout_s is None or isinstance(timeout_s, str) or not timeout_s > 0:
-        return None
-    return time.monotonic() + float(timeout_s)
-
-
-def left_s(timeout_s: float | None, deadline: float | None) -> float | None:
-    """What is left of a timeout, for the next search; whole milliseconds, so that options are found again."""
-    if deadline is None:
-        return timeout_s  # none, or one that is refused when the search is prepared
-    return max(1.0, math.ceil((deadline - time.monotonic()) * 1000)) / 1000

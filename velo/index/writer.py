@@ -1,0 +1,245 @@
+"""Writes to one folder: rows that come, change and go, and the compaction of segments."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from velo.errors import (
+    BudgetTooSmallError,
+    BusyError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    UnknownIdError,
+)
+from velo.folder.ids import checked_ids
+from velo.index.folder import OpenFolder
+from velo.index.updates import Update, UpdateOfIds, UpdateWhere
+from velo.parts.added import NewColumns
+from velo.parts.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE
+from velo.parts.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors
+from velo.results import Written
+from velo.upkeep.large_rows import LargeRows
+from velo.upkeep.upkeep import Upkeep
+from velo.words.opening import settle_words
+
+__all__ = ["Writer", "distinct_count", "seconds"]
+
+#: How full the delta is when a part is made of it, while further rows still have room.
+_FLUSH_AT: Final = 0.5
+#: Views that a delete by filter takes before it keeps merges away.
+_STALE_MAX: Final = 3
+
+
+class Writer:
+    """The writes of :class:`velo.Index` to one folder. Threads may call all methods at once.
+
+    Parameters
+    ----------
+    folder : OpenFolder
+        Open to write.
+    """
+
+    def __init__(self, folder: OpenFolder) -> None:
+        assert folder.upkeep is not None
+        self._folder = folder
+        self._live = folder.live
+        self._upkeep: Upkeep = folder.upkeep
+        self._updating = threading.Lock()
+
+    @property
+    def shape(self) -> RowShape:
+        """The kind of rows that the folder takes."""
+        return self._live.shape()
+
+    def insert(
+        self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
+    ) -> Written:
+        """See :meth:`velo.Index.insert` and :meth:`velo.Index.upsert`."""
+        deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
+        shape = self._live.shape()
+        vectors = given_vectors(vectors, shape)
+        most = self._live.delta_bytes_max
+        rows: GivenRows | None = None
+        if int(vectors.shape[0]) * shape.delta_row_bytes <= most:
+            rows = NewRows(shape, vectors, ids, metadata, request, upsert=upsert)
+            done = self._insert_into_delta(rows, deadline, most)
+        if rows is None or (done.outcome == FULL and int(done.row) > most):
+            rows = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
+            done = self._upkeep.insert(rows, deadline)
+        if done.outcome == DUPLICATE:
+            row = int(done.row)
+            raise DuplicateIdError(
+                f"ids: {rows.id_at(row)!r} of row {row} is there already", argument="ids", row=row
+            )
+        if done.outcome == NO_ROW_NUMBER:
+            row = int(done.row)
+            raise UnknownIdError(
+                f"unknown id {rows.id_at(row)!r} (row {row}): this index assigns ids itself",
+                argument="ids",
+                row=row,
+            )
+        self._count_deleted(died=int(done.replaced))
+        return Written(
+            rows=int(done.rows),
+            missing=0,
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            replaced=int(done.replaced),
+            first_id=int(done.row) if rows.is_numbered and rows.count else None,
+            repeated=done.outcome == REPEATED,
+            pressure=self._live.pressure,
+        )
+
+    def _insert_into_delta(self, rows: NewRows, deadline: float | None, most: int) -> Any:
+        """A ``velo_live_done``; ``FULL`` where the rows alone take more than the delta may."""
+        pause = self._upkeep.pause(rows.count, self._live.pressure)
+        if pause > 0:
+            time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
+        while True:
+            done = self._live.insert(rows.ids, rows.options)
+            if done.outcome != FULL or int(done.row) > most:
+                return done
+            self._wait_for_room(deadline)
+
+    def _count_deleted(self, *, died: int) -> None:
+        """Count deleted rows, and flush a full delta in the background."""
+        self._upkeep.died(died)
+        if self._live.pressure >= _FLUSH_AT:
+            self._upkeep.suggest()
+
+    def _wait_for_room(self, deadline: float | None) -> None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if (left is not None and left <= 0) or not self._upkeep.wait(left):
+            raise BusyError("memory for new rows is full, and a part is being made of them: try again")
+
+    def update(self, ids: Any, metadata: Any, request: Any, timeout_s: Any, condition: Any) -> Written:
+        """See :meth:`velo.Index.update`."""
+        deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
+        update: Update
+        if condition is not None:
+            update = UpdateWhere(condition, metadata, self._live.schema)
+        else:
+            column = checked_ids(ids)
+            _check_kind(column, self._live.shape().id_kind)
+            update = UpdateOfIds(column, metadata, self._live.schema)
+        done = self._update_once(update, request, deadline)
+        if done.outcome == STALE:  # those that came late once come one after the other
+            with self._updating:
+                while done.outcome == STALE:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise BusyError("others write the same rows all the time: try again")
+                    if self._live.durability == "sync":
+                        self._live.flush_log()  # before that nobody sees what came first
+                    done = self._update_once(update, request, deadline)
+        self._count_deleted(died=int(done.rows))
+        return Written(
+            rows=int(done.rows),
+            missing=0 if update.count is None else max(0, update.count - int(done.rows)),
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            repeated=done.outcome == REPEATED,
+            pressure=self._live.pressure,
+        )
+
+    def _update_once(self, update: Update, request: Any, deadline: float | None) -> Any:
+        """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
+        while True:
+            view = self._folder.view()
+            shape = view.shape
+            found = update.find(view)
+            count = len(found.vertices)
+            needed = count * shape.delta_row_bytes
+            if needed > self._live.delta_bytes_max:
+                found = found.none()  # what never has room is not read; was the call done before?
+            rows = update.rows(view, found, request)
+            done = self._live.update(rows.ids, rows.options, view, found.vertices)
+            if done.outcome == FULL:
+                needed = int(done.row)
+            elif done.outcome == REPEATED or len(found.vertices) == count:
+                return done
+            most = self._live.delta_bytes_max
+            if needed > most:
+                raise BudgetTooSmallError(
+                    f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: "
+                    "give fewer a call, or more memory",
+                    argument=update.argument,
+                    needed_bytes=needed,
+                )
+            self._wait_for_room(deadline)
+
+    def delete(self, ids: Any, condition: Any) -> Written:
+        """See :meth:`velo.Index.delete`."""
+        if condition is not None:
+            done, asked = self._delete_matching(condition), None
+        else:
+            column = checked_ids(ids)
+            _check_kind(column, self._live.shape().id_kind)
+            done, asked = self._live.delete_ids(column), distinct_count(column)
+        rows = int(done.rows)
+        self._upkeep.died(rows)
+        return Written(
+            rows=rows,
+            missing=0 if asked is None else asked - rows,
+            sequence=int(done.sequence),
+            durable=bool(done.durable),
+            pressure=self._live.pressure,
+        )
+
+    def _delete_matching(self, condition: Any) -> Any:
+        for _ in range(_STALE_MAX):
+            done = self._delete_once(condition)
+            if done.outcome != STALE:
+                return done
+        with self._upkeep.kept_away():
+            return self._delete_once(condition)
+
+    def _delete_once(self, condition: Any) -> Any:
+        view = self._folder.view()
+        return self._live.delete_vertices(view, view.passing(condition))
+
+    def add_columns(self, new: NewColumns) -> None:
+        """See :meth:`velo.Index.add_columns`."""
+        self._live.add_columns(new)
+
+    def flush(self) -> None:
+        """See :meth:`velo.Index.flush`."""
+        self._upkeep.flush()
+        self._live.flush_log()
+
+    def optimize(self, wait: bool = True) -> None:
+        """See :meth:`velo.Index.optimize`."""
+        if wait:
+            self._upkeep.optimize()
+        else:
+            self._upkeep.begin(everything=True)
+
+    def release(self) -> None:
+        """Remove the files of merged parts that no snapshot shows any more."""
+        self._upkeep.sweep()
+        settle_words(self._folder.opened.at)
+        # Columns went through Arrow's pool, which would keep as much as a merge took.
+        pa.default_memory_pool().release_unused()
+
+
+def distinct_count(column: Any) -> int:
+    """The number of distinct ids in a checked column."""
+    return len(np.unique(column) if isinstance(column, np.ndarray) else pc.unique(column))
+
+
+def _check_kind(column: Any, kind: int) -> None:
+    """Refuse ids of another kind; none at all are of any kind, and without rows any kind may come."""
+    if len(column) and kind >= 0 and isinstance(column, np.ndarray) == (kind == STRINGS):
+        wanted = "strings" if kind == STRINGS else "whole numbers"
+        raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
+
+
+def seconds(timeout_s: Any) -> float:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise InvalidArgumentError(f"timeout_s must be at least 0, not {timeout_s!r}", argument="timeout_s")
+    return float(timeout_s)

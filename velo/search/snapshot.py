@@ -1,0 +1,414 @@
+"""The rows of an index at one moment, and searches over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from velo import _native
+from velo.errors import InvalidArgumentError, UnknownColumnError, UnknownIdError
+from velo.filters.arguments import filters_of, of_rows
+from velo.filters.arrays import arrow_of, texts_of
+from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.native import NativeFilter
+from velo.folder.ids import Ids
+from velo.options import Effort, SearchTuning
+from velo.parts.delta import DeltaRows
+from velo.parts.gate import Gate
+from velo.parts.many import ManyColumns, ManyCompiler, ManyFilter, ManyIds, Stretch
+from velo.parts.part import Part
+from velo.parts.view import AliveRows, View
+from velo.results import FilterPlan
+from velo.search.filter_costs import filter_plan_of
+from velo.search.prepared import Prepared, prepared_for
+from velo.search.request import Request
+from velo.types import AnyArray
+from velo.words.file import Words
+
+__all__ = ["Delta", "Segment", "Snapshot"]
+
+#: An event loop searches so many rows itself, in less than a millisecond; to start a thread takes as long.
+_ROWS_IN_LOOP: Final = 4096
+
+
+class Segment(NamedTuple):
+    """A part among all rows of a snapshot.
+
+    Attributes
+    ----------
+    part : Part
+    first : int
+        Its first vertex.
+    alive : AliveRows
+    stretch : int
+        Its place among the snapshot's stretches.
+    """
+
+    part: Part
+    first: int
+    alive: AliveRows
+    stretch: int
+
+
+class Delta(NamedTuple):
+    """The delta of one folder among all rows of a snapshot.
+
+    Attributes
+    ----------
+    view : View
+    first : int
+        Its first vertex.
+    stretches : slice
+        Its places among the snapshot's stretches.
+    """
+
+    view: View
+    first: int
+    stretches: slice
+
+
+class _ShardsCompiler(ManyCompiler):
+    """Filters over several folders; a mask covers the rows of all, in the order of the folders."""
+
+    def __init__(self, views: Sequence[View], stretches: Sequence[Stretch], store: Columns | None) -> None:
+        super().__init__(stretches, store)
+        self._views = views
+
+    def compile(self, condition: Any) -> NativeFilter:
+        if isinstance(condition, NativeFilter):
+            return condition
+        ends = np.cumsum([one.n for one in self._views]).tolist()
+        parts: list[NativeFilter] = []
+        for view, end in zip(self._views, ends, strict=True):
+            compiled = view.filters.compile(of_rows(condition, end - view.n, end, ends[-1]))
+            parts += compiled.parts if isinstance(compiled, ManyFilter) else [compiled]
+        return ManyFilter(parts)
+
+
+class Snapshot:
+    """All segments and deltas of one folder, or of all shards of a collection, as they were at one moment.
+
+    Vertices are numbered through all folders: for each of them its parts, then its delta. A search is one
+    native call over all of them. The snapshot keeps the files that it shows in place.
+
+    Parameters
+    ----------
+    views : sequence of View
+        One for each folder.
+    gate : Gate
+        The index's.
+    before : Snapshot, optional
+        Of the same index; prepared search options are taken from it while the parts are the same.
+
+    Attributes
+    ----------
+    n : int
+        Rows, deleted ones among them.
+    dim : int
+    segments : list of Segment
+    deltas : list of Delta
+    ids : Ids
+    metadata : Columns or None
+    filters : FilterCompiler
+    """
+
+    def __init__(self, views: Sequence[View], gate: Gate, before: Snapshot | None = None) -> None:
+        self.views = tuple(views)
+        self.gate = gate
+        self.dim = views[0].shape.dim
+        self.segments: list[Segment] = []
+        self.deltas: list[Delta] = []
+        stretches: list[Stretch] = []
+        starts = [0]
+        for view in views:
+            first, base = starts[-1], len(stretches)
+            for number, (part, alive) in enumerate(zip(view.parts, view.alive, strict=True)):
+                self.segments.append(Segment(part, first, alive, base + number))
+                first += part.n
+            stretches += view.stretches
+            if view.delta:
+                self.deltas.append(Delta(view, first, slice(base + len(view.parts), len(stretches))))
+            starts.append(starts[-1] + view.n)
+        self._starts = np.array(starts)
+        self.n = starts[-1]
+        self.ids: Ids
+        self.metadata: Any
+        self.filters: FilterCompiler
+        if len(views) == 1:
+            self.ids, self.metadata, self.filters = views[0].ids, views[0].metadata, views[0].filters
+        else:
+            kind = next((one.id_kind for one in views if one.id_kind is not None), None)
+            alive_rows = [one for view in views for one in view.alive_by_stretch()]
+            self.ids = ManyIds(stretches, kind, alive_rows)
+            self.metadata = None if views[0].shape.schema is None else ManyColumns(stretches)
+            self.filters = _ShardsCompiler(views, stretches, self.metadata)
+        #: The parts, largest first.
+        self._parts = sorted((one.part for one in self.segments), key=_row_count, reverse=True)
+        same = before is not None and before._parts == self._parts
+        self._prepared: dict[tuple[Any, ...], Prepared] = before._prepared if before and same else {}
+
+    # ---- rows
+
+    @property
+    def live_count(self) -> int:
+        """Rows that live."""
+        return sum(view.live_count for view in self.views)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all rows live."""
+        return all(one.alive.rows is None for one in self.segments) and all(
+            bool(one.view.delta_alive.all()) for one in self.deltas
+        )
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The columns of the metadata; None if there are none."""
+        schema: pa.Schema | None = self.views[0].shape.schema
+        return schema
+
+    def by_view(self, vertices: AnyArray) -> Iterator[tuple[View, AnyArray, AnyArray]]:
+        """The vertices of each view: their places in the array, and their numbers in the view."""
+        if len(self.views) == 1:
+            yield self.views[0], np.arange(len(vertices)), vertices
+            return
+        places = self.view_of(vertices)
+        for place in np.unique(places):
+            inside = np.flatnonzero(places == place)
+            yield self.views[place], inside, vertices[inside] - self._starts[place]
+
+    def view_of(self, vertices: AnyArray) -> AnyArray:
+        """The number of the view of each vertex."""
+        places: AnyArray = np.searchsorted(self._starts, vertices, side="right") - 1
+        return places
+
+    def vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
+        """The vectors of some vertices, float32; from their codes where none are stored, if `decoded`."""
+        out = np.empty((len(vertices), self.dim), np.float32)
+        for view, inside, own in self.by_view(vertices):
+            out[inside] = view.vectors(own, decoded=decoded)
+        return out
+
+    def are_alive(self, vertices: AnyArray) -> AnyArray:
+        """Whether each vertex lives; -1 does not."""
+        found: AnyArray = vertices >= 0
+        if not self.is_whole:
+            for view, inside, own in self.by_view(vertices[found]):
+                found[np.flatnonzero(found)[inside]] = view.are_alive(own)
+        return found
+
+    def alive_rows(self) -> AnyArray:
+        """Whether each vertex lives."""
+        return np.concatenate([view.alive_rows() for view in self.views])
+
+    def vertices(self, ids: Any) -> AnyArray:
+        """The vertex of the living row of each id.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        single = isinstance(ids, str | int | np.integer)
+        vertices: AnyArray = self.ids.vertices([ids] if single else ids)
+        dead = np.flatnonzero(~self.are_alive(vertices))
+        if len(dead):
+            raise UnknownIdError(
+                "no vector has this id any more: it was deleted", argument="ids", row=int(dead[0])
+            )
+        return vertices
+
+    def passing(self, condition: Any) -> NativeFilter | None:
+        """The living rows that pass one filter; None if all rows do."""
+        self.check_open()
+        if isinstance(condition, list | tuple) and any(
+            isinstance(one, dict) or one is None for one in condition
+        ):
+            raise InvalidArgumentError(
+                "one filter is asked here, not a list of them: there are no queries", argument="filter"
+            )
+        passing = None if condition is None else self.filters.compile(condition)
+        if self.is_whole:
+            return passing
+        if not self.deltas and not isinstance(self.filters, ManyCompiler):
+            return self.segments[0].alive.applied([passing])[0]
+        alive = self.alive_rows()
+        if passing is not None:
+            alive &= passing.matches()
+        return self.filters.compile_matches(alive)
+
+    def without(self, condition: Any, known: AnyArray) -> NativeFilter:
+        """A filter for the rows that pass `condition`, except the vertices marked in `known`."""
+        rest = self.filters.compile_matches(~known)
+        return rest if condition is None else self.filters.compile(condition).within(rest)
+
+    def only(self, vertices: AnyArray) -> NativeFilter:
+        """A filter that passes some vertices."""
+        mask = np.zeros(self.n, bool)
+        mask[vertices] = True
+        return self.filters.compile_matches(mask)
+
+    def columns(self, return_metadata: Sequence[str] | bool | None) -> list[str] | None:
+        """The columns to return, checked before the search."""
+        if return_metadata is None or return_metadata is False:
+            return None
+        known = [] if self.metadata is None else list(self.metadata.column_names)
+        if return_metadata is True:
+            return known
+        if isinstance(return_metadata, str):
+            return_metadata = [return_metadata]
+        if not isinstance(return_metadata, Sequence):
+            raise InvalidArgumentError(
+                f"return_metadata is True or a list of columns, not {return_metadata!r}",
+                argument="return_metadata",
+            )
+        wanted = list(return_metadata)
+        for name in wanted:
+            if name not in known:
+                raise UnknownColumnError(
+                    f"no column {name!r}; there are: {', '.join(known) or 'none'}", argument="return_metadata"
+                )
+        return wanted
+
+    def table(self, vertices: AnyArray, names: list[str] | None) -> pa.Table:
+        """The ids of some vertices, and some of their columns."""
+        found = self.ids.of(vertices.astype(np.int64))
+        ids = texts_of(found.tolist()).cast(pa.string()) if found.dtype == object else arrow_of(found)
+        table = pa.table({"id": ids})
+        if self.metadata is not None and names:
+            rows = self.metadata.rows(vertices, names)
+            for name in rows.column_names:
+                shown = name if name != "id" else "metadata.id"
+                table = table.append_column(shown, rows.column(name))
+        return table
+
+    def words(self, column: str) -> Iterator[tuple[int, Words]]:
+        """The full-text index of each part and stretch of the delta, with its first vertex."""
+        start = 0
+        for view in self.views:
+            each: list[Part | DeltaRows] = [*view.parts, *view.delta]
+            for one in each:
+                yield start, one.words(column)
+                start += one.n
+
+    # ---- searches
+
+    def check_open(self) -> None:
+        """Raise unless the index is open, and was opened by this process."""
+        if self.gate.forked or self.gate.closed:
+            with self.gate.inside():  # raises the error that applies
+                pass
+
+    def prepared(
+        self,
+        k: int,
+        recall: float | None,
+        list_size: int | None,
+        timeout_s: float | None,
+        tuning: SearchTuning | None,
+        exact: bool | None,
+    ) -> Prepared:
+        """Checked search options."""
+        return prepared_for(self._parts, self._prepared, k, recall, list_size, timeout_s, tuning, exact)
+
+    @cached_property
+    def unfiltered(self) -> tuple[Any, int, Any, int, Any] | None:
+        """The native arguments of a search without a filter; None if that takes a delta or several calls."""
+        if self.deltas or not self.segments:
+            return None
+        request = Request(self, np.zeros((1, self.dim), np.float32), 1, Effort(), [])
+        calls = request.calls()
+        array, count, delta = calls[0][1][:3]
+        # The request itself would close a circle of references, which would keep merged parts open.
+        return (array, count, delta, request.filter_count, request.pointers) if len(calls) == 1 else None
+
+    def request(
+        self, queries: Any, k: int, filters: Any, effort: Effort, *, whole_delta: bool = False
+    ) -> Request:
+        """A search, checked and ready to run.
+
+        Parameters
+        ----------
+        queries : array-like
+        k : int
+        filters : what ``search(filter=)`` takes
+        effort : Effort
+        whole_delta : bool
+            Measure every row that no part holds.
+        """
+        with self.gate.inside():
+            compiled = filters_of(filters, self.filters)
+            return Request(self, queries, k, effort, compiled, whole_delta=whole_delta)
+
+    def run(self, request: Request, argument: str = "queries") -> Request:
+        """Answer a request."""
+        with self.gate.inside():
+            if request.query_count == 0:
+                return request
+            answers = []
+            for number, (_, arguments, answer) in enumerate(request.calls()):
+                if number > 0:
+                    request.end_by_deadline()
+                    arguments = (*arguments[:-1], request.options)
+                _native.check(self.gate.call(_native.lib.velo_search_parts, *arguments, answer.out), argument)
+                answers.append(answer)
+            return request.merge([*answers, *request.search_further_deltas()])
+
+    async def run_async(self, request: Request) -> Request:
+        """Answer a request without blocking the event loop."""
+        with self.gate.inside():
+            if request.query_count == 0:
+                return request
+            calls = request.calls()
+        answers = []
+        for number, (first, arguments, answer) in enumerate(calls):
+            if number > 0:
+                request.end_by_deadline()
+                arguments = (*arguments[:-1], request.options)
+            status = await first.completions.run(
+                _submit(*arguments, answer.out), (request, answer)
+            )  # the library reports the end to the first index of the call
+            if status != 0:
+                raise request.failure(status)
+            answers.append(answer)
+        rows = sum(one.view.native.delta_rows for one in request.further_deltas)
+        if request.query_count * rows <= _ROWS_IN_LOOP:
+            return request.merge([*answers, *request.search_further_deltas()])
+        import asyncio
+
+        return request.merge([*answers, *await asyncio.to_thread(request.search_further_deltas)])
+
+    def filter_plan(self, request: Request, option: str) -> FilterPlan | None:
+        """The plan for the first filter in the largest part; None without a filter or a part."""
+        if not self.segments:
+            return None
+        with self.gate.inside():
+            largest = max(self.segments, key=lambda one: one.part.n)
+            first = request.filters[0] if request.filters else None
+            own = first.parts[largest.stretch] if isinstance(first, ManyFilter) else first
+            compiled = largest.alive.applied([own])[0] if largest.alive.rows is not None else own
+            return filter_plan_of(largest.part.handle, compiled, request.options, option)
+
+    def matches(self, request: Request) -> int | None:
+        """Living rows that pass the first filter; None without a filter."""
+        first = request.filters[0] if request.filters else None
+        if first is None:
+            return None
+        if self.is_whole:
+            return int(first.count())
+        return int((first.matches() & self.alive_rows()).sum())
+
+
+def _row_count(part: Part) -> int:
+    return part.n
+
+
+def _submit(*arguments: Any) -> Callable[[int], int]:
+    def submit(ticket: int) -> int:
+        status: int = _native.lib.velo_submit_parts(*arguments, ticket)
+        return status
+
+    return submit
