@@ -247,7 +247,7 @@ def predicate_cost(context: Context) -> Results:
         taken = []
         for value, _ in list(case.groups())[:10]:
             with opened(context, path) as index:
-                compiled = index._filters.compile(filters_cases.predicate(case, value))
+                compiled = index._seen().filters.compile(filters_cases.predicate(case, value))
                 taken.append(check_ns(compiled, order))
         result[kind] = float(np.median(taken))
     return result

@@ -164,7 +164,7 @@ def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     velo.build(tmp_path / "former", rows, **quick).close()
     with velo.open(tmp_path / "former") as index:
         places = np.empty(40_000, np.uint32)
-        places[index._ids.vertices(np.arange(40_000))] = np.arange(40_000)
+        places[index._seen().ids.vertices(np.arange(40_000))] = np.arange(40_000)
     places[places < 4_000] = np.iinfo(np.uint32).max
     np.save(tmp_path / "places.npy", places)
     grown = {}

@@ -25,7 +25,7 @@ GONE = np.iinfo(np.uint32).max
 def vertices_of(index: velo.Index, rows: AnyArray) -> AnyArray:
     """The row of each vertex."""
     order = np.empty(index.n, np.int64)
-    order[index._ids.vertices(np.arange(index.n))] = rows
+    order[index._seen().ids.vertices(np.arange(index.n))] = rows
     return order
 
 

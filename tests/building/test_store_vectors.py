@@ -66,7 +66,7 @@ def test_rows_of_the_middle_and_metadata_stay(rows: Any, tmp_path: Path) -> None
     velo.build(path, rows[50:], ids=names, metadata={"n": np.arange(N)}, **QUICK).close()
     with velo.open(path) as index:
         # ids in placement order tell the row of each vertex
-        order = np.array([int(name[1:]) for name in index._ids.of(np.arange(N))])
+        order = np.array([int(name[1:]) for name in index._seen().ids.of(np.arange(N))])
         store_vectors(path, as_source(rows), order, 50, N + 50)
         with pytest.raises(errors.UnsupportedError):  # what is open goes on with what it has read
             index.search(rows[50], exact=True)

@@ -50,7 +50,7 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
         say(kind=str(kind), ids=chosen, values=values)
         # Now and then a call is larger than the memory for new rows.
         is_large = kind in ("insert", "upsert") and random.random() < 0.2
-        index._live.delta_bytes_max = 0 if is_large else 64 << 20
+        index._folders[0].live.delta_bytes_max = 0 if is_large else 64 << 20
         vectors = np.repeat(np.array(values, np.float32)[:, None], dim, axis=1)
         rows = {"value": values, "extra": [0] * len(values), "text": [f"new w{value}" for value in values]}
         try:

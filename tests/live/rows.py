@@ -26,10 +26,9 @@ def table(rows: Any) -> pa.Table:
 @contextmanager
 def no_room(index: velo.Index) -> Iterator[None]:
     """Every call is larger than the memory for new rows, however few rows it has."""
-    assert index._live is not None
-    most = index._live.delta_bytes_max
-    index._live.delta_bytes_max = 0
+    most = index._folders[0].live.delta_bytes_max
+    index._folders[0].live.delta_bytes_max = 0
     try:
         yield
     finally:
-        index._live.delta_bytes_max = most
+        index._folders[0].live.delta_bytes_max = most

@@ -33,8 +33,8 @@ def grown(tmp_path: Path) -> Path:
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
     """Wait for what is under way or begins at once; rows and dead rows of each part then."""
-    assert index._upkeep is not None
-    index._upkeep.join()
+    assert index._folders[0].upkeep is not None
+    index._folders[0].upkeep.join()
     index.refresh()
     return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
 

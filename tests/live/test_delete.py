@@ -280,7 +280,7 @@ def test_no_page_is_read_for_a_dead_row(folder: Path, vectors: np.ndarray, plan:
     tuning = velo.SearchTuning(filter_plan=plan)
     with velo.open(folder, writable=True, tuning=velo.OpenTuning(cache_share=0.0)) as index:
         pages = index.info()["page_count"]
-        placed = index._newest_searches()._ids.column  # in the order in which pages hold them
+        placed = index._seen().ids.column  # in the order in which pages hold them
         assert index.search(vectors[0], 300, tuning=tuning, exact=False).stats["reads"][0] > 0.9 * pages
         index.delete(placed[: N // 2])
         live = np.sort(placed[N // 2 :])

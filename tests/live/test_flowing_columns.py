@@ -74,8 +74,7 @@ def columns_of(random: np.random.Generator, piece: int) -> Any:
 
 def both_ways(index: velo.Index, folder: Path, random: np.random.Generator) -> tuple[Any, Any]:
     """What lives, flowed and whole, in an order of its own."""
-    assert index._live is not None
-    view = index._live.view()
+    view = index._folders[0].live.view()
     names = [part.name for part in view.parts]
     sources = Sources.alive(view, names, list(range(len(names))), with_delta=True)
     order = random.permutation(sources.count).astype(np.uint32)

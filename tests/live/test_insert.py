@@ -289,12 +289,12 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
         index.delete([3, 700])
         index.upsert(vectors[1_000:1_010], ids=np.arange(10, 20))
         index.insert(vectors[1_010:], ids=np.arange(1_010, 2_000))
-        assert index._upkeep is not None
-        assert index._upkeep.wait(60)  # the delta, while the merge still stands
+        assert index._folders[0].upkeep is not None
+        assert index._folders[0].upkeep.wait(60)  # the delta, while the merge still stands
         live = index.info()["live"]
         assert [part["n"] for part in live["parts"]] == [500, 500, 1_000]
         gate.set()
-        index._upkeep.join()
+        index._folders[0].upkeep.join()
         live = index.info()["live"]  # then all became one: the young part was large
         assert [(part["n"], part["dead"]) for part in live["parts"]] == [(2_000 - 12, 0)]
         assert len(index) == 2_000 - 12
@@ -386,8 +386,8 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.
         index.flush()
         assert seen == [usual]  # somebody waits for it
         index.insert(vectors_of(4_000))
-        assert index._upkeep is not None
-        index._upkeep.begin()
+        assert index._folders[0].upkeep is not None
+        index._folders[0].upkeep.begin()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
             time.sleep(0.01)
         assert seen == [usual, max(usual, 5), max(usual, 10)]  # of the delta, then of the merge
@@ -400,7 +400,7 @@ def test_info_tells_parts_and_delta_of_one_moment(tmp_path: Path) -> None:
     """The library has the part of a fold before a search of this process sees it."""
     with velo.create(tmp_path / "a", dim=DIM, durability="process") as index:
         index.insert(vectors_of(1_000))
-        live = index._live
+        live = index._folders[0].live
         assert live is not None
         before = live.view()
         index.flush()

@@ -42,14 +42,16 @@ class Verb:
 
 def _flush_here(index: velo.Index) -> None:
     """What the delta's own thread does, in this one."""
-    assert index._upkeep is not None
-    index._upkeep._flush_delta(index._upkeep._how(index._upkeep._delta_worker, 0, gives_way=False))
+    upkeep = index._folders[0].upkeep
+    assert upkeep is not None
+    upkeep._flush_delta(upkeep._how(upkeep._delta_worker, 0, gives_way=False))
 
 
 def _optimize_here(index: velo.Index) -> None:
     """What the parts' own thread does, in this one."""
-    assert index._upkeep is not None
-    index._upkeep._merge_all(index._upkeep._how(index._upkeep._parts_worker, 0, gives_way=False))
+    upkeep = index._folders[0].upkeep
+    assert upkeep is not None
+    upkeep._merge_all(upkeep._how(upkeep._parts_worker, 0, gives_way=False))
 
 
 def _large(index: velo.Index, verb: str, ids: list[int], plus: int = 0) -> None:

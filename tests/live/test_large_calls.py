@@ -227,7 +227,7 @@ def refused(index: velo.Index, tmp_path: Path, kind: type[errors.VeloError], *wh
         getattr(index, verb)(*what, **how)
     assert rows_of(index) == before == after_a_crash(index, tmp_path)
     assert index.info()["live"]["sequence"] == sequence
-    index._upkeep.sweep()
+    index._folders[0].upkeep.sweep()
     assert folders_of(index.path) == named_in(index.path)
     return caught.value
 
@@ -269,8 +269,7 @@ def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert index.insert(vectors[:10]).first_id == 0
 
         def fails(folder: Path, *what: Any, **how: Any) -> None:
-            assert index._live is not None
-            index._live.delta_bytes_max = 64 << 20
+            index._folders[0].live.delta_bytes_max = 64 << 20
             with pytest.raises(errors.UnknownIdError):
                 index.upsert(vectors[:1], [12])
             assert index.insert(vectors[10:12]).first_id == 15  # while the large call is under way
@@ -293,7 +292,7 @@ def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def meanwhile(index: velo.Index, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do something when the next part was made, before it takes its place; there is room for it."""
-    live = index._live
+    live = index._folders[0].live
     assert live is not None
     build = part_maker.build_part
     assert build is not None
@@ -374,12 +373,12 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
     with no_room(index):
         index.upsert(vectors[30:40], range(25, 35), table(range(30, 40)))
     index.insert(vectors[40:45], range(40, 45), table(range(40, 45)))
-    assert index._upkeep is not None
-    assert index._upkeep.wait(60)  # the delta becomes a part
+    assert index._folders[0].upkeep is not None
+    assert index._folders[0].upkeep.wait(60)  # the delta becomes a part
     index.delete([1, 21, 26, 41])
     expected = rows_of(index)
     goes_on.set()
-    index._upkeep.join()
+    index._folders[0].upkeep.join()
     assert rows_of(index) == expected == after_a_crash(index, tmp_path)
 
 
@@ -390,8 +389,7 @@ def test_while_others_write_search_and_fold(tmp_path: Path) -> None:
     over = threading.Event()
     expected: list[dict[int, int]] = [{} for _ in range(4)]
     with velo.create(tmp_path / "a", dim=DIM, metadata=SCHEMA, threads=1, durability="process") as index:
-        assert index._live is not None
-        live = index._live
+        live = index._folders[0].live
 
         def write(number: int, size: int) -> None:
             dice = np.random.default_rng(number)
@@ -480,11 +478,11 @@ def test_what_fails_leaves_nothing(
             signal.signal(signal.SIGXFSZ, before)
 
     with monkeypatch.context() as patch:
-        assert index._upkeep is not None
+        assert index._folders[0].upkeep is not None
         if step == "build":
             patch.setattr(part_maker, "build_part", fails)
         elif step == "open":
-            patch.setattr(index._upkeep._maker, "_open_part", fails)
+            patch.setattr(index._folders[0].upkeep._maker, "_open_part", fails)
         elif step.startswith("full"):
             patch.setattr(LiveData, "insert_part", with_full_disk)
         else:
@@ -523,7 +521,7 @@ if step == "after":
 else:
     part_maker.build_part = half
 with velo.open(path, writable=True, threads=1) as index:
-    index._live.delta_bytes_max = 0
+    index._folders[0].live.delta_bytes_max = 0
     index.upsert(np.eye(3), ids=[1, 2, 3], request="killed")
 """
 
@@ -598,9 +596,9 @@ def test_a_call_that_no_merge_has_the_memory_for(tmp_path: Path) -> None:
         assert caught.value.needed_bytes > 400_000
         assert len(index) == 0
         assert folders_of(index.path) == set()
-        assert index._upkeep is not None
+        assert index._folders[0].upkeep is not None
         with (
-            index._upkeep._maker._memory.share(400_000, 400_000, 400_000),
+            index._folders[0].upkeep._maker._memory.share(400_000, 400_000, 400_000),
             pytest.raises(errors.BusyError, match="try again"),
         ):
             index.insert(vectors_of(MANY), timeout_s=0.05)

@@ -271,21 +271,21 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         for start in range(0, 6_000, 1_000):
             index.insert(rows[start : start + 1_000])
             index.flush()
-        assert index._upkeep is not None
-        index._upkeep.join()
+        assert index._folders[0].upkeep is not None
+        index._folders[0].upkeep.join()
         monkeypatch.setattr(part_maker, "build_part", watched)
         index.insert(rows[6_000:6_200])
         index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)
         index.insert(rows[6_200:])
-        index._upkeep.suggest()
-        memory = index._upkeep._maker._memory
+        index._folders[0].upkeep.suggest()
+        memory = index._folders[0].upkeep._maker._memory
         deadline = time.monotonic() + 60
         while not memory._waiting:
             assert time.monotonic() < deadline, "a fold of the delta waits for its turn"
             time.sleep(1e-3)
         waits.set()
-        index._upkeep.join()
+        index._folders[0].upkeep.join()
         assert ["parts", "delta"] not in seen
         assert seen[:2] == [["parts"], ["delta"]]
         assert len(index) == 6_400

@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
     def delete_by_filter(self, number: int, ids: list[int]) -> None:
         gone = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live & set(ids)
         condition = velo.col("number") == number
-        vertices = self.writer._newest_searches()._filters.compile(condition).matches()
+        vertices = self.writer._seen().filters.compile(condition).matches()
         assert vertices.sum() == (number == NUMBERS).sum()
         mask = (number == NUMBERS) & np.isin(IDS, ids)
         self.written(self.writer.delete(filter=mask), gone, 0)

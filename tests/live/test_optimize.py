@@ -78,8 +78,8 @@ def parts_of(index: velo.Index) -> list[tuple[int, int]]:
 
 
 def folds_of(index: velo.Index) -> Any:
-    assert index._upkeep is not None
-    return index._upkeep
+    assert index._folders[0].upkeep is not None
+    return index._folders[0].upkeep
 
 
 def expect(index: velo.Index, ids: np.ndarray, moved: np.ndarray | None = None) -> None:

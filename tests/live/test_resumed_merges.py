@@ -116,8 +116,8 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 def go_on(path: Path) -> int:
     """Open to write and wait for what goes on; how many parts there are then."""
     with velo.open(path, writable=True, threads=1) as index:
-        assert index._upkeep is not None
-        index._upkeep.join()
+        assert index._folders[0].upkeep is not None
+        index._folders[0].upkeep.join()
         return len(index.info()["live"]["parts"])
 
 

@@ -83,7 +83,7 @@ def test_however_often_it_is_flushed_parts_stay_few(tmp_path: Path, monkeypatch:
         for row in range(len(vectors)):
             index.insert(vectors[row : row + 1])
             index.flush()
-            assert index._upkeep is not None
-            index._upkeep.join()
+            assert index._folders[0].upkeep is not None
+            index._folders[0].upkeep.join()
             assert len(index.info()["live"]["parts"]) <= 4
         assert index.search(vectors, 1).ids[:, 0].tolist() == list(range(len(vectors)))

@@ -192,8 +192,7 @@ def test_codes_of_a_part_that_others_outgrew_are_decoded(tmp_path: Path, nothing
             world.check(index)
             assert world.recall(index) >= before - 0.02
             found = index.search(world.queries[:4], 1_500, list_size=1_500)
-            assert index._live is not None
-            [part] = index._live.seen
+            [part] = index._folders[0].live.seen
             decoded = part.decoded(np.arange(part.n))
             ids = part.ids.of(np.arange(part.n))
             if metric == "cosine":
@@ -233,8 +232,8 @@ def test_young_parts_keep_their_vectors_until_one_is_made_of_all(tmp_path: Path,
 
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
-    assert index._upkeep is not None
-    index._upkeep.join()
+    assert index._folders[0].upkeep is not None
+    index._folders[0].upkeep.join()
     index.refresh()
     return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
 

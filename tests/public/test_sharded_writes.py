@@ -165,7 +165,7 @@ def test_where_a_shard_fails_the_error_says_which_wrote(named: Any, monkeypatch:
             raise errors.NoSpaceError("the device is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(index.shards[1], "_insert", fail)
+            patch.setattr(index.shards[1]._writer, "insert", fail)
             with pytest.raises(errors.NoSpaceError, match=r"shard-00001: .* shard-00000, shard-00002 wrote"):
                 index.insert(NEW, new, {"price": [1] * 40}, request="a")
         assert index.insert(NEW, new, {"price": [1] * 40}, request="a").rows == 40

@@ -204,20 +204,22 @@ def test_only_the_rows_of_the_hits_are_read(shop: Any, monkeypatch: pytest.Monke
     """``return_metadata`` costs k rows, whatever the index holds."""
     index, queries, _ = shop
     read: list[Any] = []
-    rows = type(index._metadata).rows
+    rows = type(index._seen().metadata).rows
 
     def spy(store: Any, vertices: Any, columns: Any = None) -> Any:
         found = rows(store, vertices, columns)
         read.append((np.asarray(vertices).copy(), columns, found.num_rows))
         return found
 
-    monkeypatch.setattr(type(index._metadata), "rows", spy)
-    monkeypatch.setattr(type(index._metadata), "table", lambda store: pytest.fail("the whole table was read"))
+    monkeypatch.setattr(type(index._seen().metadata), "rows", spy)
+    monkeypatch.setattr(
+        type(index._seen().metadata), "table", lambda store: pytest.fail("the whole table was read")
+    )
     result = index.search(queries, 5, return_metadata=["year"], filter=velo.col("price") < 0.001)
     assert len(read) == 1
     vertices, columns, count = read[0]
     assert columns == ["year"]
     assert count == len(vertices) == int(result.counts.sum())
-    assert index._ids.of(vertices).tolist() == result.ids[result.ids >= 0].tolist()
+    assert index._seen().ids.of(vertices).tolist() == result.ids[result.ids >= 0].tolist()
     index.search(queries, 5)
     assert len(read) == 1

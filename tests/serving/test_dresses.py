@@ -41,7 +41,7 @@ def dressed(request: pytest.FixtureRequest) -> list[tuple[Any, dict[str, Any], s
 def test_all_syntaxes_pass_the_same_rows(
     sample_index: velo.Index, dressed: list[tuple[Any, dict[str, Any], str]]
 ) -> None:
-    compiler = sample_index._filters
+    compiler = sample_index._seen().filters
     for expr, written, text in dressed:
         expected = compiler.compile(expr).matches()
         np.testing.assert_array_equal(compiler.compile(from_dict(written)).matches(), expected, str(written))

@@ -111,7 +111,7 @@ def do(what: str, path: str | Path, watch: Callable[[], None]) -> None:
             index.close()  # the next writer moves the words to the part that the build became
             velo.open(path, writable=True, threads=1).close()
         elif what == "large call":
-            index._live.delta_bytes_max = 0  # type: ignore[union-attr] # its rows become a part at once
+            index._folders[0].live.delta_bytes_max = 0  # type: ignore[union-attr] # its rows become a part at once
             values = [2_000 + one for one in WRITTEN]
             index.upsert(vectors_of(values), list(WRITTEN), table_of(values))
         else:

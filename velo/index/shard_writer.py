@@ -18,9 +18,11 @@ from velo.filters.arrays import arrow_of
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.shards import homes
+from velo.index.folder import OpenFolder
 from velo.index.writer import Writer, distinct_count, seconds
 from velo.parts.added import NewColumns
 from velo.parts.columns import given_columns
+from velo.parts.gate import Gate
 from velo.parts.rows import (
     ROW,
     RowShape,
@@ -46,20 +48,19 @@ class ShardWriter:
 
     Parameters
     ----------
-    writers : sequence of Writer
-        One for each shard.
+    folders : sequence of OpenFolder
+        The shards, open to write.
     names : sequence of str
-        The folders of the shards.
-    snapshot : callable
-        The rows of the collection now.
+        The names of their folders.
+    gate : Gate
+        The collection's.
     """
 
-    def __init__(
-        self, writers: Sequence[Writer], names: Sequence[str], snapshot: Callable[[], Snapshot]
-    ) -> None:
-        self._writers = writers
+    def __init__(self, folders: Sequence[OpenFolder], names: Sequence[str], gate: Gate) -> None:
+        self._folders = folders
         self._names = names
-        self._snapshot = snapshot
+        self._gate = gate
+        self.writers = [Writer(one) for one in folders]
         #: Held from the lookup of rows to the end of the write.
         self.lock = threading.Lock()
 
@@ -69,14 +70,14 @@ class ShardWriter:
         """See :meth:`velo.Index.insert` and :meth:`velo.Index.upsert`."""
         until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         with self.lock:
-            shape = self._writers[-1].shape
+            shape = self.writers[-1].shape
             if ids is None and shape.id_kind == ROW and not upsert:  # numbers after those of others are taken
-                last = self._writers[-1]
+                last = self.writers[-1]
                 return last.insert(vectors, None, metadata, request, _left(until), upsert=False)
             name = request_bytes(request)
             rows, column, table = _checked(shape, vectors, ids, metadata, upsert=upsert)
             found = self._shards_of(column)
-            home = homes(column, len(self._writers), numbered=shape.id_kind == ROW)
+            home = homes(column, len(self.writers), numbered=shape.id_kind == ROW)
             if not upsert:
                 _refuse_known(column, (found >= 0) & ((found != home) if name else True))
             target = np.where(found < 0, home, found)
@@ -87,7 +88,7 @@ class ShardWriter:
             def write(place: int) -> Written:
                 inside = np.flatnonzero(target == place)
                 own = _taken(column, inside)
-                return self._writers[place].insert(
+                return self.writers[place].insert(
                     rows[inside],
                     own,
                     None if table is None else table.take(arrow_of(inside)),
@@ -106,7 +107,7 @@ class ShardWriter:
 
         def write(place: int) -> Written:
             own = self._part_of(condition, place)
-            return self._writers[place].update(column, metadata, request, _left(until), own)
+            return self.writers[place].update(column, metadata, request, _left(until), own)
 
         return self._write_all(column, write)
 
@@ -115,14 +116,14 @@ class ShardWriter:
         column = None if ids is None else checked_ids(ids)
 
         def write(place: int) -> Written:
-            return self._writers[place].delete(column, self._part_of(condition, place))
+            return self.writers[place].delete(column, self._part_of(condition, place))
 
         return self._write_all(column, write)
 
     def add_columns(self, new: NewColumns) -> None:
         """See :meth:`velo.Index.add_columns`."""
         with self.lock:
-            for writer in self._writers:
+            for writer in self.writers:
                 writer.add_columns(new)
 
     def flush(self) -> None:
@@ -135,12 +136,15 @@ class ShardWriter:
 
     def release(self) -> None:
         """See :meth:`Writer.release`."""
-        for writer in self._writers:
+        for writer in self.writers:
             writer.release()
 
     def _each(self, work: Callable[[Writer], Answer]) -> list[Answer]:
-        with self.lock, ThreadPoolExecutor(len(self._writers)) as pool:
-            return list(pool.map(work, self._writers))
+        with self.lock, ThreadPoolExecutor(len(self.writers)) as pool:
+            return list(pool.map(work, self.writers))
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot([one.view() for one in self._folders], self._gate)
 
     def _shards_of(self, column: Any) -> AnyArray:
         """The shard of the row that has each id, -1 where none has."""
@@ -156,7 +160,7 @@ class ShardWriter:
 
     def _write_all(self, column: Any, write: Callable[[int], Written]) -> Written:
         with self.lock:
-            done = _sum(self._write(range(len(self._writers)), write))
+            done = _sum(self._write(range(len(self.writers)), write))
         missing = 0 if column is None else max(0, distinct_count(column) - done.rows)
         return replace(done, missing=missing)
 

@@ -19,7 +19,6 @@ from velo.index.folder import OpenFolder
 from velo.index.index import Index, Resources
 from velo.index.info import index_info
 from velo.index.shard_writer import ShardWriter
-from velo.index.writer import Writer
 from velo.options import folder_path
 from velo.types import PathLike
 
@@ -54,13 +53,14 @@ class ShardedIndex(Index):
         reopen: partial[Any],
         names: Sequence[str],
     ) -> None:
-        writers = [Writer(one) for one in folders if one.upkeep is not None]
+        is_writable = folders[0].upkeep is not None
         self._names = names
-        self._sharded = ShardWriter(writers, names, self._snapshot) if writers else None
+        self._sharded = ShardWriter(folders, names, resources.gate) if is_writable else None
         super().__init__(path, resources, folders, reopen, self._sharded)
+        writers = [None] * len(folders) if self._sharded is None else self._sharded.writers
         self.shards = tuple(
-            Index(folder.opened.path, resources, [folder], reopen, writers[place] if writers else None)
-            for place, folder in enumerate(folders)
+            Index(folder.opened.path, resources, [folder], reopen, writer)
+            for folder, writer in zip(folders, writers, strict=True)
         )
 
     def __repr__(self) -> str:

@@ -421,7 +421,8 @@ class Request(Answer):
             self.end_by_deadline()
             some = slice(at, at + at_once)
             rows, near, counts, looks = delta.view.native.search(native, queries[some], self.k)
-            answer.vertices[some], answer.distances[some] = rows, near
+            answer.vertices[some] = np.where(rows < 0, -1, rows + delta.first)
+            answer.distances[some] = near
             answer.narrow[0, some] = counts
             answer.stats()["estimates"][some] = looks
         return answer

@@ -197,8 +197,9 @@ class Snapshot:
         """Whether each vertex lives; -1 does not."""
         found: AnyArray = vertices >= 0
         if not self.is_whole:
-            for view, inside, own in self.by_view(vertices[found]):
-                found[np.flatnonzero(found)[inside]] = view.are_alive(own)
+            places = np.flatnonzero(found)
+            for view, inside, own in self.by_view(vertices[places]):
+                found[places[inside]] = view.are_alive(own)
         return found
 
     def alive_rows(self) -> AnyArray:
