@@ -12,7 +12,7 @@ import pytest
 import velo
 from velo import SearchTuning
 from velo._native.limits import Limit
-from velo.search import merged
+from velo.search import request as requests
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 DIM = 24
@@ -99,7 +99,7 @@ def test_more_parts_than_a_call_takes_are_searched_in_several(
     tuned: Any = {"list_size": 200, "exact": True, "tuning": WIDE}
     with velo.open(path, threads=1, tuning=ALONE) as index:
         whole = index.search(queries, K, **tuned)
-        monkeypatch.setattr(merged, "native_limit", lambda _: Limit(1, 3))
+        monkeypatch.setattr(requests, "native_limit", lambda _: Limit(1, 3))
         pieces = index.search(queries, K, **tuned)
         waited = asyncio.run(index.search_async(queries, K, **tuned))
     assert recall_at_k(pieces.ids, whole.ids) >= 0.998

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import velo
-from velo.index import owned as parts
+from velo.index import folder as parts
 from velo.parts.part import Part
 
 DIM = 8

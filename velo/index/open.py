@@ -215,10 +215,10 @@ def _open_shards(
     """Open all shards with one set of workers; a budget is divided by rows."""
     entries = shards_of(folder)
     total, dim = sum(entry.rows for entry in entries), entries[0].dim
-    budgets: dict[str, Memory | None] = {
-        name: None if given is None else memory_bytes(given, total, dim, name)
+    memory, merge_memory = (
+        None if given is None else memory_bytes(given, total, dim, name)
         for name, given in (("memory", how.memory), ("merge_memory", how.merge_memory))
-    }
+    )
     folders: list[OpenFolder] = []
 
     def any_part() -> Part | None:
@@ -227,8 +227,12 @@ def _open_shards(
     with contextlib.ExitStack() as opened:
         for place, entry in enumerate(entries):
             share = entry.rows / max(1, total)
-            own = {name: None if given is None else int(given * share) for name, given in budgets.items()}
-            of_shard = replace(how, **own, cache_bytes=int(how.cache_bytes * share))
+            of_shard = replace(
+                how,
+                memory=None if memory is None else int(memory * share),
+                merge_memory=None if merge_memory is None else int(merge_memory * share),
+                cache_bytes=int(how.cache_bytes * share),
+            )
             one = at_one_moment(
                 folder / entry.path,
                 partial(_open_folder, folder / entry.path, of_shard, durability, any_part),

@@ -311,7 +311,7 @@ class Request(Answer):
         segments = self.snapshot.segments
         if not segments:
             return []
-        filters = [one.alive.applied(self._filters_of(one.stretch)) for one in segments]
+        filters = self._kept([one.alive.applied(self._filters_of(one.stretch)) for one in segments])
         self.filter_count = max(map(len, filters))
         found: list[tuple[Part, Sequence[Any], Answer]] = []
         most = native_limit("parts").high
@@ -370,7 +370,7 @@ class Request(Answer):
         return self._kept(native)
 
     def _kept(self, pointer: Any) -> Any:
-        """Keep the memory behind a struct's pointer fields alive."""
+        """Keep alive what native structs point to."""
         self.pointers.append(pointer)
         return pointer
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -369,9 +369,8 @@ class Snapshot:
             if number > 0:
                 request.end_by_deadline()
                 arguments = (*arguments[:-1], request.options)
-            status = await first.completions.run(
-                _submit(*arguments, answer.out), (request, answer)
-            )  # the library reports the end to the first index of the call
+            submit = partial(_native.lib.velo_submit_parts, *(*arguments, answer.out))
+            status = await first.completions.run(submit, (request, answer))  # the first index has the ticket
             if status != 0:
                 raise request.failure(status)
             answers.append(answer)
@@ -405,11 +404,3 @@ class Snapshot:
 
 def _row_count(part: Part) -> int:
     return part.n
-
-
-def _submit(*arguments: Any) -> Callable[[int], int]:
-    def submit(ticket: int) -> int:
-        status: int = _native.lib.velo_submit_parts(*arguments, ticket)
-        return status
-
-    return submit
