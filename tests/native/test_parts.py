@@ -15,7 +15,7 @@ import pytest
 import velo
 from velo import _native, errors
 from velo._native.limits import native_limit
-from velo.search.request import Request
+from velo.search.request import QUERY_DTYPES, Answer, native_queries
 from velo.testing import synthetic_vectors
 
 DIM = 16
@@ -51,12 +51,13 @@ def large(folders: dict[str, Path]) -> Iterator[Any]:
     _native.lib.velo_index_close(place)
 
 
-def search(*parts: tuple[Any, int], count: int | None = None) -> tuple[int, Request]:
+def search(*parts: tuple[Any, int], count: int | None = None) -> tuple[int, Answer]:
     """Status and answer of the first ten rows as queries."""
     ffi = _native.ffi
     options = _native.new("velo_search_options")
     options.k, options.list_size, options.sigma, options.exact = 5, 50, -1, -1
-    request = Request(ROWS[:10], DIM, 5, options, [], ffi.NULL)
+    queries, _ = native_queries(ROWS[:10], DIM)
+    answer = Answer(len(queries), 5)
     given = ffi.new("velo_part[]", max(1, len(parts)))
     for one, (index, first) in zip(given, parts, strict=False):
         one.index, one.first = index, first
@@ -64,14 +65,14 @@ def search(*parts: tuple[Any, int], count: int | None = None) -> tuple[int, Requ
         given,
         len(parts) if count is None else count,
         ffi.NULL,
-        request.query_pointer,
-        request.dtype,
-        request.query_count,
+        _native.pointer("uint8_t", queries),
+        QUERY_DTYPES[queries.dtype],
+        len(queries),
         0,
         options,
-        request.out,
+        answer.out,
     )
-    return called, request
+    return called, answer
 
 
 def refusal(*parts: tuple[Any, int], count: int | None = None) -> str:
