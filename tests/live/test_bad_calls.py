@@ -78,9 +78,6 @@ def test_hints_of_writes(index: velo.Index) -> None:
         TypeError, match=r"update\(\) has no option 'vectors'.*upsert\(vectors, ids, metadata\)"
     ):
         index.update([1], {"n": 5}, **given)
-    given = {"payload": {}}
-    with pytest.raises(TypeError, match=r"insert\(\) has no option 'payload'; velo's word is metadata"):
-        index.insert(vectors_of(1), **given)
     given = {"where": {}}
     with pytest.raises(TypeError, match=r"delete\(\) has no option 'where'; velo's word is filter"):
         index.delete(**given)

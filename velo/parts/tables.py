@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,16 @@ def _tell(held: VectorTable | None, others: tuple[str, ...], metadata: Any) -> N
             f"beside the vectors in {held.column!r} stand columns that the index leaves out: {shown}; "
             "ids_column= takes one of them for ids, metadata=True keeps the others",
             LeftOutWarning,
-            stacklevel=6,  # this, `taken_apart`, its caller, a verb or `build`, its hints, who called
+            stacklevel=_caller_level(),
         )
+
+
+def _caller_level() -> int:
+    """The `stacklevel` of the caller's first frame outside of this package, counted from a warning in it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "velo":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _names(metadata: Any) -> set[str]:
