@@ -470,7 +470,7 @@ pub fn Live(comptime Store: type) type {
             if (self.begun and self.is_live and !std.mem.eql(u8, root.uuid, &self.uuid)) return diagnostics.replaced(diagnostic);
             if (self.begun and !self.same_parts(root.parts)) {
                 // Of the same folder, or was it replaced?
-                self.moved = self.is_live or self.holds_part_of(root.parts);
+                self.moved = self.is_live or self.holds_part_of(root.parts) or self.was_built_as(root.built);
                 return diagnostics.replaced(diagnostic);
             }
             const dtype = if (root.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_part(root, diagnostic);
@@ -524,6 +524,12 @@ pub fn Live(comptime Store: type) type {
             var parsed = try self.read_manifest(name, diagnostic);
             defer parsed.deinit();
             return scan.Dtype.of(parsed.value.dtype);
+        }
+
+        /// Whether the folder was built as the one part that is open here, which merges may have replaced since.
+        fn was_built_as(self: *Self, built: ?[]const u8) bool {
+            const uuid = built orelse return false;
+            return self.parts.items.len == 1 and std.mem.eql(u8, self.parts.items[0].uuid, uuid);
         }
 
         /// A static index that became live has the part that it was.
