@@ -49,6 +49,7 @@ class OpenFolder:
     live : LiveData
     upkeep : Upkeep or None
         None: the folder is open to read.
+    version : int
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class OpenFolder:
         self._any_part = any_part
         self._refreshing = threading.Lock()
         self.upkeep: Upkeep | None = None
+        #: Increased when a reader sees new rows or metadata; between such changes its view stays the same.
+        self.version = 0
         self.live = self._begin(live, {}, live.durability)
         if live.durability is None:
             return
@@ -123,9 +126,11 @@ class OpenFolder:
             before = live.info()
             changed = live.refresh()
             if changed != MOVED:
+                self.version += 1
                 return bool(changed)
             names = self._columns()
             self._begin_again()
+            self.version += 1
             return bool(before.is_live or self.live.info().sequence > before.sequence) or (
                 self._columns() != names
             )
@@ -158,6 +163,7 @@ class OpenFolder:
             change_metadata(self.opened.at, table, part.n, part.ids, **how)  # type: ignore[arg-type]
             at_one_moment(self.opened.at, part.load_metadata)  # another process may set metadata, too
             self._begin_again()
+            self.version += 1
             make_words(self.opened.at)
 
     def close(self) -> None:

@@ -168,6 +168,8 @@ class Index:
         self._reopen = reopen
         self._writer = writer
         self._newest: Snapshot | None = None
+        #: That of the folder of a reader when `_newest` was made; -1 where other calls change what it shows.
+        self._version = -1
         with self._gate.inside():
             self.dim = self._snapshot().dim
         self.metric: MetricName = _METRICS[int(folders[0].live.info().metric)]
@@ -177,16 +179,12 @@ class Index:
     def _snapshot(self) -> Snapshot:
         """The rows of the index now; the same object while nothing changes."""
         newest = self._newest
-        if len(self._folders) == 1:  # what every query runs
-            view = self._folders[0].live.view()
-            if newest is not None and newest.views[0] is view:
-                return newest
-            views = [view]
-        else:
-            views = [one.view() for one in self._folders]
-            if newest is not None and all(a is b for a, b in zip(newest.views, views, strict=True)):
-                return newest
-        newest = self._newest = Snapshot(views, self._gate, newest)
+        version = self._folders[0].version
+        views = [one.view() for one in self._folders]
+        if newest is None or any(one is not view for one, view in zip(newest.views, views, strict=True)):
+            newest = self._newest = Snapshot(views, self._gate, newest)
+        if len(views) == 1 and self._writer is None:
+            self._version = version
         return newest
 
     def _seen(self) -> Snapshot:
@@ -321,7 +319,9 @@ class Index:
         >>> int(again.ids[0]), len(again.ids)
         (7, 2)
         """
-        at = self._seen()
+        at = self._newest
+        if at is None or self._version != self._folders[0].version:
+            at = self._seen()
         if (
             filter is None
             and return_metadata is None

@@ -7,16 +7,14 @@ from typing import Any, Final
 
 from velo import _native
 from velo.folder.ids import Ids
-from velo.options import SearchTuning, fill_search
+from velo.options import Effort, fill_search
 from velo.parts.part import Part
 from velo.results import Expectation, SearchResult
 from velo.search.request import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.types import AnyArray
 
-__all__ = ["Prepared", "prepared_for"]
+__all__ = ["Prepared", "prepare"]
 
-#: Prepared options kept by an index; a service uses a handful.
-_KEPT: Final = 64
 #: Buffers for single queries are kept for at most so many neighbors, and so many of them.
 _SPARE_K_MAX: Final = 256
 _SPARE_MAX: Final = 256
@@ -102,44 +100,17 @@ class Prepared:
         return result
 
 
-def prepared_for(
-    parts: Sequence[Part],
-    known: dict[tuple[Any, ...], Prepared],
-    k: int,
-    recall: float | None,
-    list_size: int | None,
-    timeout_s: float | None,
-    tuning: SearchTuning | None,
-    exact: bool | None,
-) -> Prepared:
-    """Checked search options and the expected cost of a search with them over `parts`.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        Largest first.
-    known : dict
-        Options found before for the same parts; bounded here.
-    k, recall, list_size, timeout_s, tuning, exact :
-        As for :meth:`velo.Index.search`.
+def prepare(parts: Sequence[Part], k: int, effort: Effort) -> Prepared:
+    """Check the options of a search over `parts`, largest first, and find its expected cost.
 
     Raises
     ------
     InvalidArgumentError, ClosedError, ForkedError
     """
-    # The types too: True and 1.0 would be found under 1, and neither is a k.
-    key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
-    try:
-        return known[key]
-    except (KeyError, TypeError):
-        pass
     options = _native.new("velo_search_options")
-    fill_search(options, k, recall, list_size, timeout_s, tuning, exact)
+    fill_search(options, k, *effort)
     expected = _together([(part.n, _expectation(part, options)) for part in parts], int(options.k))
-    if len(known) >= _KEPT:
-        known.clear()
-    made = known[key] = Prepared(options, expected)
-    return made
+    return Prepared(options, expected)
 
 
 def _expectation(part: Part, options: Any) -> Expectation:

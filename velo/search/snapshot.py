@@ -24,7 +24,7 @@ from velo.parts.part import Part
 from velo.parts.view import AliveRows, View
 from velo.results import FilterPlan
 from velo.search.filter_costs import filter_plan_of
-from velo.search.prepared import Prepared, prepared_for
+from velo.search.prepared import Prepared, prepare
 from velo.search.request import Request
 from velo.types import AnyArray
 from velo.words.file import Words
@@ -33,6 +33,8 @@ __all__ = ["Delta", "Segment", "Snapshot"]
 
 #: An event loop searches so many rows itself, in less than a millisecond; to start a thread takes as long.
 _ROWS_IN_LOOP: Final = 4096
+#: Prepared options kept by an index; a service uses a handful.
+_KEPT: Final = 64
 
 
 class Segment(NamedTuple):
@@ -312,8 +314,18 @@ class Snapshot:
         tuning: SearchTuning | None,
         exact: bool | None,
     ) -> Prepared:
-        """Checked search options."""
-        return prepared_for(self._parts, self._prepared, k, recall, list_size, timeout_s, tuning, exact)
+        """Checked search options, which are kept."""
+        # The types too: True and 1.0 would be found under 1, and neither is a k.
+        key = (k, type(k), recall, list_size, type(list_size), timeout_s, tuning, exact, type(exact))
+        try:
+            return self._prepared[key]
+        except (KeyError, TypeError):
+            pass
+        if len(self._prepared) >= _KEPT:
+            self._prepared.clear()
+        made = prepare(self._parts, k, Effort(recall, list_size, timeout_s, tuning, exact))
+        self._prepared[key] = made
+        return made
 
     @cached_property
     def unfiltered(self) -> tuple[Any, int, Any, int, Any] | None:
