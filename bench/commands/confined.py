@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import velo
-from bench.harness import cgroup, datasets, machine, pages, sections, tables
+from bench.harness import cgroup, datasets, report
+from bench.harness.curves import Row
 from bench.harness.datasets import K
+from bench.harness.report import Cell, Option, Page, Report, Table
 from bench.harness.sections import Context, Results, Section
 
 MODULE = "bench.commands.confined"
@@ -30,40 +32,20 @@ _LIMIT_S = 600.0
 _LONG_S = 3600.0
 #: Of the set's rows: how many come in each insert, and how many go by id.
 _NEW, _GONE = 50, 20
-Row = dict[str, Any]
 Step = tuple[str, Callable[[], object]]
 
 
-def run(context: Context, out: Path, name: str, only: list[str] | None) -> None:
-    """Run all parts, write ``out/name.md`` and ``out/name.jsonl``."""
-    dataset = context.dataset(warm_up=0)
-    folder = context.folder / "confined" / f"{dataset.name}-{dataset.n}"
-    results = sections.run(MODULE, sections_of(context), context, folder=folder, only=only)
-    head = {
-        "machine": machine.describe(context.folder),
-        "dataset": dataset.name,
-        "n": dataset.n,
-        "dim": dataset.dim,
-        "memory": context.options["memory"],
-        "limit_mib": context.options["limit_mib"],
-    }
-    pages.write(out, name, [{"head": head}, *results.values()], _markdown(name, head, results))
-
-
 def sections_of(context: Context) -> Mapping[str, Section]:
-    steps = [Section("index", _built, _LONG_S)]
-    steps += [
-        Section(part, partial(_confined, part), _LONG_S if part == "optimize" else _LIMIT_S) for part in PARTS
-    ]
-    return {section.name: section for section in steps}
+    limits = {"reads": _LIMIT_S, "writes": _LIMIT_S, "optimize": _LONG_S}
+    parts = {part: Section(part, partial(_confined, part), limits[part]) for part in PARTS}
+    return {"index": Section("index", _built, _LONG_S)} | parts
 
 
 def _index(context: Context) -> Path:
-    given = context.options.get("index")
+    if given := context.options.get("index"):
+        return Path(given)
     dataset = context.dataset(warm_up=0)
-    return (
-        Path(given) if given else context.folder / "confined" / f"{dataset.name}-{dataset.n}" / "whole.velo"
-    )
+    return context.folder / "confined" / f"{dataset.name}-{dataset.n}" / "whole.velo"
 
 
 def _built(context: Context) -> Results:
@@ -74,6 +56,7 @@ def _built(context: Context) -> Results:
         numbers: Any = np.arange(dataset.n) % 10
         if dataset.labels is not None:
             numbers = pq.read_table(dataset.labels, columns=[NUMBER])[NUMBER].slice(0, dataset.n)
+        path.parent.mkdir(parents=True, exist_ok=True)
         velo.build(
             path,
             dataset.base,
@@ -111,20 +94,13 @@ def _confined(part: str, context: Context) -> Results:
         return {"steps": steps, "code": code, "peak_bytes": group.peak_bytes, "kills": group.kills}
 
 
-# ---- in the group ----
-
-
 def main() -> None:
     """Entry of a process in the group: a JSON line a step."""
     part, path, data, memory, threads = sys.argv[1:]
     dataset = datasets.load(Path(data), query_count=1000)
-    steps: Mapping[str, Callable[..., Iterator[Step]]] = {
-        "reads": _reads,
-        "writes": _writes,
-        "optimize": _optimize,
-    }
-    for name, step in steps[part](Path(path), dataset, {"memory": memory, "threads": int(threads)}):
-        _reset_peak()
+    steps: Callable[..., Iterator[Step]] = {"reads": _reads, "writes": _writes, "optimize": _optimize}[part]
+    for name, step in steps(Path(path), dataset, {"memory": memory, "threads": int(threads)}):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         began = time.perf_counter()
         row: Row = {"step": name}
         try:
@@ -260,10 +236,6 @@ def _optimize(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Ite
     yield "close", lambda: index.close()
 
 
-def _reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def _status() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
     return {
@@ -273,54 +245,44 @@ def _status() -> dict[str, int]:
     }
 
 
-# ---- the page ----
+STEPS: Mapping[str, Cell] = {
+    "step": "step",
+    "s": "seconds:.1f",
+    "peak MiB": "peak_bytes/1048576:.0f",
+    "own MiB": "own_bytes/1048576:.0f",
+    "told": lambda row: f"**{row['failed']}**" if "failed" in row else row["told"].replace("None", "done"),
+}
 
 
-def _markdown(name: str, head: Row, results: Mapping[str, Results]) -> str:
-    text = [
-        f"# {name}",
-        "",
-        f"{head['dataset']}: {head['n']:,} × {head['dim']}, a column of small numbers, vectors stored, "
-        f'`memory="{head["memory"]}"`. Each part of the API ran in a process that the kernel held to '
-        f"{head['limit_mib']} MiB (a memory cgroup), the interpreter and its libraries included. "
-        f"{tables.machine_line(head['machine'])}",
-        "",
-        "*Peak* is the most of the process's resident memory during the step, pages of mapped files too, "
-        "which are charged to whoever read them first; *own* is what of it no file backs, at the step's end. "
-        "The group's peak counts what the kernel keeps of files for it as well, which it gives up where the "
-        "limit is reached.",
-    ]
+def content(page: Page) -> Iterable[Table]:
     for part in PARTS:
-        result = results[part].get("result")
-        if result is None:
-            text += ["", f"## {part}", "", f"Not measured: {results[part]['error']}"]
-            continue
-        ended = "ended well"
-        if result["code"] or result["kills"]:
-            ended = f"**ended with {result['code']}**; the kernel killed {result['kills']}"
-        text += [
-            "",
-            f"## {part}",
-            "",
-            f"The process {ended}. The group's peak was {result['peak_bytes'] / 2**20:.0f} MiB, "
-            f"load {results[part]['load']}.",
-            "",
-            *tables.table(
-                ["step", "s", "peak MiB", "own MiB", "told"],
-                [
-                    [
-                        row["step"],
-                        f"{row['seconds']:.1f}",
-                        f"{row['peak_bytes'] / 2**20:.0f}",
-                        f"{row['own_bytes'] / 2**20:.0f}",
-                        f"**{row['failed']}**" if "failed" in row else row["told"].replace("None", "done"),
-                    ]
-                    for row in result["steps"]
-                ],
-            ),
-        ]
-    return "\n".join(text) + "\n"
+        if "result" in (told := page.found.get(part, {})):
+            result = told["result"]
+            ended = "ended well"
+            if result["code"] or result["kills"]:
+                ended = f"**ended with {result['code']}**; the kernel killed {result['kills']}"
+            note = f"The process {ended}. The group's peak was {result['peak_bytes'] / 2**20:.0f} MiB."
+            yield Table(part, STEPS, result["steps"], note)
 
+
+REPORT = Report(
+    name="confined",
+    help="all of the API in a process that the kernel holds to some memory",
+    module=MODULE,
+    title="{dataset} in a process of {options[limit_mib]} MiB",
+    about="{n:,} × {dim}, a column of small numbers, vectors stored, memory {options[memory]}. Each part of "
+    "the API ran in a process that the kernel held to {options[limit_mib]} MiB (a memory cgroup), the "
+    "interpreter and its libraries included. *Peak* is the most of the process's resident memory during the "
+    "step, pages of mapped files too; *own* is the part without a file, at the step's end. {machine_line}",
+    content=content,
+    head=lambda context: report.head_of(context, probe=False, options=context.options),
+    options=(
+        Option("--memory", "10%", "that the index is opened with"),
+        Option("--limit-mib", 256, "of the process"),
+        Option("--index", None, "an index of the set with the column uniform10 and vectors", Path),
+    ),
+    defaults={"queries": 1000, "single": 0},
+)
 
 if __name__ == "__main__":
     main()

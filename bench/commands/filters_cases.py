@@ -22,32 +22,13 @@ from velo.formats import read_truth
 
 #: Shares of the rows that pass, asked as ``price < s``.
 SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0001)
-#: Share of rows whose label follows the vector, in per cent; the others' is drawn by chance.
-MIXES = (0, 25, 50, 75, 100)
 LABELS = ("uniform10", "zipf10", "cluster10", "far", "norm", "tags2")
 COLUMNS = {"far": "far10", "norm": "norm_decile", "tags2": "tags"}
-TEXT_CASES = ("section", "size", "tags2")
-#: Clusters whose number is the label of a mix, as in the sets that bring such labels.
-CLUSTERS = 10
-CLUSTER_SAMPLE = 10_000
-CLUSTER_ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class Case:
-    """One filter.
-
-    Attributes
-    ----------
-    name : str
-    column : str
-    values : list
-        What each query asks for; equal ones are one predicate.
-    queries : ndarray
-        The queries that ask, a row each.
-    truth_ids : ndarray of shape (nq, k)
-        Rows of the base, padded with -1.
-    """
+    """One filter: the value that each query asks for, and the true rows padded with -1."""
 
     name: str
     column: str
@@ -74,25 +55,19 @@ def predicate(case: Case, value: Any) -> Any:
     column = velo.col(case.column)
     if case.name.startswith(("range_", "share_")):
         return column < value
-    if case.name == "size":
-        return column.between(*value)
     if case.name == "tags2":
         return column.contains_all(list(value))
     return column == value
 
 
 def names_of(folder: Path) -> list[str]:
-    """The filters whose truth the set brings, in a file each (or, for texts, in one)."""
-    if (folder / "truth.npz").exists():
-        return list(TEXT_CASES)
+    """The filters whose truth the set brings, in a file each."""
     names = {path.name.split("truth_", 1)[1].removesuffix(".bin") for path in folder.glob("*truth_*.bin")}
     return sorted(names)
 
 
 def load(dataset: Dataset, name: str, *, count: int = 1000) -> Case:
     """A filter of the set with the truth that came with it."""
-    if (dataset.folder / "truth.npz").exists():
-        return _text_case(dataset, name, count)
     folder = dataset.folder
     sample = "sample_" if (folder / "sample.u8bin").exists() else ""
     table = pq.read_table(folder / f"{sample}query_filters.parquet")
@@ -110,76 +85,25 @@ def load(dataset: Dataset, name: str, *, count: int = 1000) -> Case:
     return Case(name, column, values, dataset.queries[:count], truth[:count])
 
 
-def _text_case(dataset: Dataset, name: str, count: int) -> Case:
-    table = pq.read_table(dataset.folder / "query_meta.parquet").slice(0, count)
-    with np.load(dataset.folder / "truth.npz") as arrays:
-        truth = arrays[f"{name}_ids"][:count].astype(np.int64)
-    values: list[Any]
-    if name == "section":
-        column, values = "section", table["section"].to_pylist()
-    elif name == "size":
-        column = "installed_size"
-        bounds = (table["filter_size_lo"].to_pylist(), table["filter_size_hi"].to_pylist())
-        values = list(zip(*bounds, strict=True))
-    else:
-        column = "tags"
-        tags = (table["filter_tag_a"].to_pylist(), table["filter_tag_b"].to_pylist())
-        values = list(zip(*tags, strict=True))
-    rows = [row for row, value in enumerate(values) if value is not None and value != (None, None)]
-    rows = [row for row in rows if row < len(dataset.queries)]
-    return Case(name, column, [values[row] for row in rows], dataset.queries[rows], truth[rows])
-
-
 def share_name(share: float) -> str:
     """``share_0.1``: 10 % pass."""
     return f"share_{share:g}"
 
 
 def table_of(dataset: Dataset, work: Path) -> Path:
-    """The set's columns with those that only these filters need, as a Parquet file in ``work``."""
-    assert dataset.labels is not None
-    table = pq.read_table(dataset.labels).slice(0, dataset.n)
+    """The set's columns with a price of each row, as a Parquet file in ``work``."""
     path = work / "columns" / f"{dataset.name}-{dataset.n}.parquet"
-    if path.exists():
-        return path
-    random = np.random.default_rng(15)
-    rank = random.random(dataset.n)
-    if {"cluster10", "uniform10"} <= set(table.column_names):
-        near, chance = np.asarray(table["cluster10"]), np.asarray(table["uniform10"])
-    else:
-        near, chance = clusters(dataset, dataset.base), random.integers(0, CLUSTERS, dataset.n)
-    for mix in MIXES:
-        column = np.where(rank < mix / 100, near, chance).astype(np.uint8)
-        table = table.append_column(mix_name(mix), pa.array(column))
-    if "price" not in table.column_names:
-        table = table.append_column("price", pa.array(random.random(dataset.n, np.float32)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    pq.write_table(table, unfinished)
-    unfinished.replace(path)
+    if not path.exists():
+        prices = pa.array(np.random.default_rng(15).random(dataset.n, np.float32))
+        table = pa.table({"price": prices}) if dataset.labels is None else pq.read_table(dataset.labels)
+        table = table.slice(0, dataset.n)
+        if "price" not in table.column_names:
+            table = table.append_column("price", prices)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        pq.write_table(table, unfinished)
+        unfinished.replace(path)
     return path
-
-
-def mix_name(mix: int) -> str:
-    return f"mix{mix}"
-
-
-def clusters(dataset: Dataset, vectors: datasets.Vectors) -> NDArray[np.int64]:
-    """The nearest of ten centroids for each vector: a label that follows the vectors."""
-    drawn = np.sort(np.random.default_rng(16).permutation(dataset.n)[:CLUSTER_SAMPLE])
-    sample = datasets.for_peers(dataset.base[drawn], dataset.metric).astype(np.float32)
-    centroids = sample[:CLUSTERS].copy()
-    for _ in range(CLUSTER_ROUNDS):
-        own = nearest_centroid(sample, centroids)
-        for cluster in np.unique(own):
-            centroids[cluster] = sample[own == cluster].mean(axis=0)
-    return nearest_centroid(datasets.for_peers(vectors, dataset.metric).astype(np.float32), centroids)
-
-
-def nearest_centroid(rows: NDArray[np.float32], centroids: NDArray[np.float32]) -> NDArray[np.int64]:
-    square = np.einsum("ij,ij->i", centroids, centroids)
-    near: NDArray[np.int64] = np.argmin(square[None, :] - 2 * (rows @ centroids.T), axis=1)
-    return near
 
 
 def share_case(dataset: Dataset, share: float, columns: Path, *, count: int) -> Case:
@@ -188,23 +112,6 @@ def share_case(dataset: Dataset, share: float, columns: Path, *, count: int) -> 
     mask = matching(columns, "price", lambda column: pc.less(column, pa.scalar(share, column.type)))
     truth = made_truth(dataset, queries, share_name(share), columns.parent, [(mask, np.arange(len(queries)))])
     return Case(share_name(share), "price", [share] * len(queries), queries, truth)
-
-
-def mix_case(dataset: Dataset, mix: int, columns: Path, *, count: int) -> Case:
-    """Label == the cluster of the query, where ``mix`` per cent of the labels follow the vectors."""
-    name = mix_name(mix)
-    brought = dataset.folder / "query_filters.parquet"
-    if brought.exists():
-        values = pq.read_table(brought, columns=["cluster10"])["cluster10"].to_pylist()
-    else:
-        values = clusters(dataset, dataset.queries).tolist()
-    queries = dataset.queries[: min(count, len(values))]
-    values = values[: len(queries)]
-    case = Case(name, name, values, queries, np.empty((0, K), np.int64))
-    parts = [
-        (masks, members) for masks, (_, members) in zip(masks_of(case, columns), case.groups(), strict=True)
-    ]
-    return Case(name, name, values, queries, made_truth(dataset, queries, name, columns.parent, parts))
 
 
 def made_truth(
@@ -244,8 +151,6 @@ def masks_of(case: Case, columns: Path) -> list[NDArray[np.bool_]]:
     for value, _ in case.groups():
         if case.name.startswith(("range_", "share_")):
             mask = pc.less(column, pa.scalar(value, column.type))
-        elif case.name == "size":
-            mask = pc.and_kleene(pc.greater_equal(column, value[0]), pc.less_equal(column, value[1]))
         else:
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
             mask = pc.equal(column, pa.scalar(value, kind))

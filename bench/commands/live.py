@@ -1,338 +1,227 @@
-"""Writes what ``bench live`` found: rows that come and go, the targets, and a peer that adds rows."""
+"""``bench live``: inserts, upserts, deletes and merges while the index answers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from functools import partial
-from operator import itemgetter
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.commands import live_many, live_peers, live_pictures, live_runbook, live_sections
-from bench.commands.live_churn import KINDS
-from bench.harness import kept, lines, machine, pages, runs, sections, tables
-from bench.harness.lines import Line
-from bench.harness.sections import Context, Results
+from bench.commands import live_many, live_sections
+from bench.commands.live_indexes import RECALL
+from bench.commands.live_sections import KINDS
+from bench.harness import report
+from bench.harness.curves import Row
+from bench.harness.plots import Panel, Picture
+from bench.harness.report import Option, Page, Report, Table
+from bench.harness.sections import Context, Section
+from bench.harness.targets import Target, of
 
-MODULE = "bench.commands.live_sections"
-#: What sections say of one that was never measured.
-NOT_ASKED = "not asked for"
 _MIB = 1 << 20
+_LIMIT_S = 4 * 3600.0
+#: Memory that a process takes beside its budgets.
+_FIXED_BYTES = 64 * _MIB
+PROMISE = "÷ (memory, that of merges, and 64 MiB)"
 
 
-def run(
-    context: Context, out: Path, name: str, only: list[str] | None, former: Path | None = None
-) -> list[Line]:
-    """Measure, write ``out/name.md`` and ``out/name.jsonl``; returns the table's lines.
-
-    ``former`` are rows of such a page of another version: what they say of many parts is drawn beside.
-    """
-    dataset = context.dataset()
-    folder = context.folder / "live" / f"{dataset.name}-{dataset.n}" / "sections"
-    results = sections.run(MODULE, live_sections.sections_of(context), context, folder=folder, only=only)
-    kept = folder / "many-former.json"
-    if former is not None:
-        kept.write_text(json.dumps(live_many.former(former)))
-    if kept.exists():
-        results[live_many.FORMER] = json.loads(kept.read_text())
-    table = [one for one in lines_of(results, context) if one.value is not None or one.note != NOT_ASKED]
-    head = {
-        "machine": machine.describe(context.folder, runs.export_arrays(dataset, context.folder).base),
-        "dataset": dataset.name,
-        "n": dataset.n,
-        "dim": dataset.dim,
-        "query_count": context.query_count,
-        "threads": context.threads,
-        "options": context.options,
-    }
-    write(out, name, head, table, results)
-    return table
+def sections_of(_: Context) -> Mapping[str, Section]:
+    """Every section, in the order in which they run."""
+    return {name: Section(name, measure, _LIMIT_S) for name, measure in live_sections.EVERY.items()}
 
 
-def rewrite(out: Path, name: str) -> None:
-    """The page and its pictures anew, from the rows that are kept."""
-    found = kept.load(out, name)
-    write(out, name, found.head, found.table, found.results)
+def promise(told: Row) -> float:
+    """The memory that a section may take: the budgets and the fixed part."""
+    return float(told["memory_bytes"] + _FIXED_BYTES)
 
 
-def write(out: Path, name: str, head: Results, table: list[Line], results: dict[str, Results]) -> None:
-    pictures = live_pictures.draw(out, name, results)
-    rows = [{"head": head}, *(line.record() for line in table), *results.values()]
-    pages.write(out, name, rows, markdown(name, head, table, results, pictures))
+def grown(told: Row) -> float:
+    return float(told["growth_bytes"] / promise(told))
 
 
-def lines_of(results: dict[str, Results], context: Context) -> list[Line]:
-    """Every line of the table."""
+#: Section, what, bound, value, note, digits.
+Described = tuple[str, str, str, Any, Any, int]
+GROWN = "{growth_bytes:,} bytes, sampled every 10 ms"
+TARGETS: Sequence[Described] = (
+    (
+        "insert",
+        "insert, batches of 1,000, `interval`: rows a second of processor",
+        "≥ 5000",
+        "burst.rows / burst.cpu_s",
+        "{burst[rows]:,} rows in {burst[seconds]:.2f} s, before memory is full",
+        0,
+    ),
+    (
+        "double",
+        "from half of the rows to all, until all is in one segment: rows a second of processor",
+        "≥ 900",
+        "given_rows / whole_cpu_s",
+        "{given_rows:,} rows, {whole_cpu_s:.0f} s of processor, longest call {rest[longest_s]:.2f} s",
+        0,
+    ),
+    (
+        "double",
+        "the same: bytes written ÷ bytes given",
+        "≤ 10",
+        "written_bytes / given_bytes",
+        "{written_bytes:,} bytes, {parts} segments before the last merge",
+        1,
+    ),
+    ("insert", f"growth of memory, all rows into an empty index {PROMISE}", "≤ 1", grown, GROWN, 2),
+    ("double", f"growth of memory, half of them {PROMISE}", "≤ 1", grown, GROWN, 2),
+    (
+        "parts",
+        "new rows in segments, and found at recall 0.95: seconds",
+        "≤ 20",
+        "flushed_s",
+        "{new:,} rows, recall {young[recall]:.4f}; found at once: {at_once} of {probes}",
+        1,
+    ),
+    (
+        "parts",
+        "recall, young segments less a fresh build's",
+        "≥ -0.005",
+        "young.recall - fresh.recall",
+        "{young[recall]:.4f}, fresh {fresh[recall]:.4f}, {young[parts]} segments",
+        4,
+    ),
+    (
+        "parts",
+        "QPS, young segments ÷ merged",
+        "≥ 0.6",
+        "young.qps / merged.qps",
+        "{young[qps]:,.0f} / {merged[qps]:,.0f}",
+        2,
+    ),
+    (
+        "parts",
+        "reads, young segments ÷ merged",
+        "≤ 1.25",
+        "young.reads / merged.reads",
+        "{young[reads]:.1f} / {merged[reads]:.1f}",
+        2,
+    ),
+    *live_many.TARGETS,
+    (
+        "dead",
+        "QPS, a tenth dead ÷ none",
+        "≥ 0.9",
+        "tenth.qps / none.qps",
+        "recall {tenth[recall]:.4f} / {none[recall]:.4f}",
+        2,
+    ),
+    (
+        "merge",
+        "lone query while everything is merged ÷ idle: mean",
+        "≤ 1.5",
+        "busy.mean_us / idle.mean_us",
+        "{busy[mean_us]:,.0f} / {idle[mean_us]:,.0f} µs, {seconds:.0f} s",
+        2,
+    ),
+    (
+        "merge",
+        "lone query while everything is merged ÷ idle: p99",
+        "≤ 3",
+        "busy.p99_us / idle.p99_us",
+        "{busy[p99_us]:,.0f} / {idle[p99_us]:,.0f} µs",
+        2,
+    ),
+)
 
-    def line(
-        section: str,
-        what: str,
-        target: str,
-        value: Callable[[Any], float],
-        note: Callable[[Any], str],
-        digits: int = 2,
-    ) -> Line:
-        told = results.get(section, {})
-        if "result" not in told:
-            return Line(what, target, None, str(told.get("error", NOT_ASKED)))
-        return Line(what, target, value(told["result"]), note(told["result"]), digits)
 
-    callers = str(context.options["callers"])
-    every = [
-        line(
-            "insert",
-            "insert, batches of 1,000, `interval`: rows a second of processor",
-            "≥ 5000",
-            lambda r: r["burst"]["rows"] / r["burst"]["cpu_s"],
-            lambda r: f"{r['burst']['rows']:,} rows in {r['burst']['seconds']:.2f} s, before memory is full",
-            0,
-        ),
-        line(
-            "double",
-            "from half of the rows to all, until all is in one part: rows a second of processor",
-            "≥ 900",
-            lambda r: r["given_rows"] / r["whole_cpu_s"],
-            lambda r: (
-                f"{r['given_rows']:,} rows, {r['whole_cpu_s']:.0f} s of processor, longest call "
-                f"{max(r['burst']['longest_s'], r['rest']['longest_s']):.2f} s"
-            ),
-            0,
-        ),
-        line(
-            "double",
-            "the same: bytes written ÷ bytes given",
-            "≤ 10",
-            lambda r: r["written_bytes"] / r["given_bytes"],
-            lambda r: (
-                f"{r['written_bytes'] / _MIB:,.0f} MiB, {r['parts']} parts before the last merge; "
-                f"÷ these rows as float32: {r['written_bytes'] / r['given_float32_bytes']:.1f}"
-            ),
-            1,
-        ),
-        *(
-            line(
-                section,
-                f"growth of memory, {what} ÷ (memory, that of merges, and 64 MiB)",
-                "≤ 1",
-                lambda r: r["growth_bytes"] / live_pictures.promise(r),
-                lambda r: f"{r['growth_bytes'] / _MIB:,.0f} MiB, looked at every 10 ms",
-            )
-            for section, what in (("insert", "all rows into an empty index"), ("double", "half of them"))
-        ),
-        line(
+def targets(page: Page) -> list[Target]:
+    callers = str(page.head["options"]["callers"])
+    rows: list[Described] = [*TARGETS]
+    upserts = f"single upserts from {callers} callers, `sync`: a second"
+    rows.append(
+        (
             "upserts",
-            f"single upserts from {callers} callers, `sync`: a second",
+            upserts,
             "≥ 4000",
-            lambda r: r[callers]["rate"],
-            lambda r: f"p50 {r[callers]['p50_us']:,.0f} µs; one caller: {r['1']['rate']:,.0f}",
+            f"{callers}.rate",
+            lambda told: f"p50 {told[callers]['p50_us']:,.0f} µs",
             0,
-        ),
-        line(
-            "parts",
-            "new rows in parts, and found at recall 0.95: seconds",
-            "≤ 20",
-            lambda r: r["flushed_s"],
-            lambda r: (
-                f"{r['new']:,} rows, recall {r['young']['recall']:.4f}; "
-                f"found at once: {r['at_once']} of {r['probes']}"
-            ),
-            1,
-        ),
-        line(
-            "parts",
-            "recall, young parts less a fresh build's",
-            "≥ -0.005",
-            lambda r: r["young"]["recall"] - r["fresh"]["recall"],
-            lambda r: (
-                f"{r['young']['recall']:.4f}, fresh {r['fresh']['recall']:.4f}, {r['young']['parts']} parts"
-            ),
-            4,
-        ),
-        line(
-            "parts",
-            "QPS, young parts ÷ merged",
-            "≥ 0.6",
-            lambda r: r["young"]["qps"] / r["merged"]["qps"],
-            lambda r: f"{r['young']['qps']:,.0f} / {r['merged']['qps']:,.0f}",
-        ),
-        line(
-            "parts",
-            "reads, young parts ÷ merged",
-            "≤ 1.25",
-            lambda r: r["young"]["reads"] / r["merged"]["reads"],
-            lambda r: f"{r['young']['reads']:.1f} / {r['merged']['reads']:.1f}",
-        ),
-        *(
-            line(
-                "many",
-                f"µs of processor, {what} ÷ the same rows in one part",
-                target,
-                partial(live_many.ratio, what=kind, count=count),
-                partial(live_many.note, what=kind, count=count),
-            )
-            for what, kind, count, target in (
-                ("3,000 rows in the delta", "delta", 3000, "≤ 1.15"),
-                ("two young parts", "parts", 2, "≤ 1.2"),
-            )
-        ),
-        *(
-            line(
-                "many",
-                f"rounds, {what}",
-                target,
-                partial(live_many.rounds, count=count),
-                lambda r: f"one part: {live_many.rounds(r, 0):.2f}",
-            )
-            for what, count, target in (("two young parts", 2, "≤ 1.3"), ("six", 6, "≤ 1.5"))
-        ),
-        line(
-            "dead",
-            "QPS, a tenth dead ÷ none",
-            "≥ 0.9",
-            lambda r: r["tenth"]["qps"] / r["none"]["qps"],
-            lambda r: f"recall {r['tenth']['recall']:.4f} / {r['none']['recall']:.4f}",
-        ),
-        *(
-            line(
-                "merge",
-                f"lone query while everything is merged ÷ idle: {what}",
-                target,
-                partial(_busy_share, key),
-                partial(_busy_note, key),
-            )
-            for what, key, target in (("mean", "mean_us", "≤ 1.5"), ("p99", "p99_us", "≤ 3"))
-        ),
-        *(
-            line(
-                "deletes",
-                f"delete {what}: seconds",
-                target,
-                itemgetter(f"{key}_s"),
-                partial(_rows_note, rows),
-            )
-            for what, key, rows, target in (
-                ("by id", "id", "by_id", "≤ 1"),
-                ("by a filter", "filter", "by_filter", "≤ 2"),
-            )
-        ),
-        line(
-            "disk",
-            "disk after half was deleted and optimized ÷ float32 of all rows",
-            "≤ 0.55",
-            lambda r: r["bytes"] / (2 * r["float32_bytes"]),
-            lambda r: f"{r['bytes'] / _MIB:,.0f} MiB for {r['rows']:,} rows, vectors among them",
-        ),
-        line(
-            "kill",
-            "first answer after kill -9: seconds",
-            "≤ 1",
-            lambda r: r["first_answer_s"],
-            lambda r: (
-                f"{r['log_bytes'] / _MIB:.1f} MiB of log, {r['rows']:,} rows, open after {r['open_s']:.2f} s"
-            ),
-        ),
-    ]
+        )
+    )
     for kind, label in KINDS.items():
-        every += [
-            line(
-                f"churn:{kind}",
-                f"recall after the last turnover ({label}) less a fresh build's",
-                "≥ -0.005",
-                lambda r: r["steps"][-1]["recall"] - r["fresh"]["recall"],
-                lambda r: ", ".join(f"{step['recall']:.4f}" for step in (*r["steps"], r["fresh"])),
-                4,
-            ),
-            line(
-                f"churn:{kind}",
-                f"reads after it ({label}) ÷ a fresh build's",
-                "≤ 1.05",
-                lambda r: r["steps"][-1]["reads"] / r["fresh"]["reads"],
-                lambda r: f"{r['steps'][-1]['reads']:.1f} / {r['fresh']['reads']:.1f}",
-            ),
-        ]
-    every.append(
-        line(
-            "runbook",
-            "a runbook of big-ann's streaming track: least recall",
-            "≥ 0.945",
-            lambda r: min(one["recall"] for one in r["searches"]),
-            _runbook_note,
-            4,
-        )
-    )
-    return every
-
-
-def _busy_share(key: str, told: Results) -> float:
-    return float(told["busy"][key] / told["idle"][key])
-
-
-def _busy_note(key: str, told: Results) -> str:
-    return f"{told['busy'][key]:,.0f} / {told['idle'][key]:,.0f} µs, {told['seconds']:.0f} s"
-
-
-def _rows_note(key: str, told: Results) -> str:
-    return f"{told[key]:,} rows"
-
-
-def _runbook_note(told: Results) -> str:
-    recalls = [one["recall"] for one in told["searches"]]
-    writes = ", ".join(
-        f"{one['rows']:,} by {what}, {one['rows'] / one['cpu_s']:,.0f} a second of processor"
-        for what, one in told["writes"].items()
-    )
-    return (
-        f"{told['runbook']}, {told['name']}: {told['steps']} steps, {len(recalls)} searches measured, "
-        f"mean {sum(recalls) / len(recalls):.4f}; {writes}"
-    )
-
-
-def markdown(
-    name: str,
-    head: Results,
-    table: list[Line],
-    results: dict[str, Results],
-    pictures: list[tuple[str, str]],
-) -> str:
-    text = [
-        f"# Rows that come and go: {head['dataset']}",
-        "",
-        f"{head['n']:,} rows of {head['dim']} dimensions, memory {head['options']['memory']}, of merges "
-        f"{head['options'].get('merge_memory') or 'as much'}, "
-        f"{head['threads']} threads, {head['query_count']:,} queries. Searches ask for a recall of 0.95. "
-        f"{tables.machine_line(head['machine'])}",
-        "",
-        *(line for title, file in pictures for line in (f"![{title}]({file})", "")),
-        "## Targets",
-        "",
-        *lines.table(table),
-        "",
-        lines.tally(table),
+        last, section = "steps.-1", f"churn:{kind}"
+        what = f"recall after the last turnover ({label}) less a fresh build's"
+        rows.append((section, what, "≥ -0.005", f"{last}.recall - fresh.recall", "", 4))
+        what = f"reads after it ({label}) ÷ a fresh build's"
+        rows.append((section, what, "≤ 1.05", f"{last}.reads / fresh.reads", "fresh: {fresh[reads]:.1f}", 2))
+    return [
+        Target(what, bound, of(section, value, note), digits)
+        for section, what, bound, value, note, digits in rows
     ]
-    if missing := [name for name, told in results.items() if told.get("error") == NOT_ASKED]:
-        text += ["", f"Not asked for: {', '.join(missing)}."]
-    states = [
-        (label, results[section]["result"][key])
-        for section, key, label in (
-            ("parts", "fresh", "a fresh build"),
-            ("parts", "young", "young parts beside"),
-            ("parts", "merged", "the same in one part"),
-            ("dead", "none", "a fresh build, beside the next"),
-            ("dead", "tenth", "a tenth dead"),
+
+
+def content(page: Page) -> Iterable[Picture | Table]:
+    done = {section: told["result"] for section, told in page.found.items() if "result" in told}
+    for section, what in (("insert", "into an empty index"), ("double", "beside as many")):
+        if section in done:
+            told = done[section]
+            begin_s, first = told["burst"]["seconds"], told["burst"]["rows"]
+            rows = [*told["burst"]["over_time"]]
+            rows += [[begin_s + at, first + count] for at, count in told["rest"]["over_time"]]
+            memory = [(at, size / _MIB) for at, size in told["growth_over_time"]]
+            level = {"promised memory": promise(told) / _MIB}
+            panels = [
+                Panel("thousand rows", {"rows": [(at, count / 1000) for at, count in rows]}, marked=False),
+                Panel("MiB", {"growth of memory": memory}, marked=False, levels=level),
+            ]
+            yield Picture(section, f"Rows inserted {what}, batches of 1,000", panels, x="seconds")
+    if "many" in done:
+        yield from live_many.pictures(done["many"])
+    if "merge" in done:
+        told = done["merge"]
+        longest = {"longest of each stretch": [(at, took * 1e6) for at, took in told["over_time"]]}
+        panel = Panel("µs", longest, log=True, marked=False, moments={"the merge": told["merge_s"]})
+        yield Picture(
+            "latency", "One caller before, during and after a merge of everything", [panel], x="seconds"
         )
-        if "result" in results.get(section, {})
-    ]
-    if states:
-        text += ["", "## Searches", ""]
-        text += tables.table(
-            ["state", "recall", "reads", "QPS", "alone, µs"],
-            [
-                [label, f"{r['recall']:.4f}", f"{r['reads']:.1f}", f"{r['qps']:,.0f}", f"{r['alone_us']:.0f}"]
-                for label, r in states
-            ],
-        )
-    text += live_many.text(results)
-    text += live_runbook.text(results)
-    text += live_peers.text(results)
-    return "\n".join([*text, ""])
+    churned = {KINDS[kind]: done[f"churn:{kind}"] for kind in KINDS if f"churn:{kind}" in done}
+    if churned:
+        series: Any = {
+            key: {
+                label: [(turn, step[key]) for turn, step in enumerate((*told["steps"], told["fresh"]))]
+                for label, told in churned.items()
+            }
+            for key in ("recall", "reads")
+        }
+        panels = [Panel("recall@10", series["recall"], low=0.9), Panel("reads a query", series["reads"])]
+        x = "turnovers of a tenth; the last point is a fresh build"
+        yield Picture("churn", f"After each turnover, asked for recall {RECALL}", panels, x=x)
+    states = (
+        ("parts", "fresh", "a fresh build"),
+        ("parts", "young", "young segments beside"),
+        ("parts", "merged", "the same in one segment"),
+        ("dead", "none", "a fresh build, beside the next"),
+        ("dead", "tenth", "a tenth dead"),
+    )
+    columns: dict[str, report.Cell] = {
+        "state": "state",
+        "recall": "recall:.4f",
+        "reads": "reads:.1f",
+        "QPS": "qps:,.0f",
+        "alone, µs": "alone_us:.0f",
+    }
+    rows_of = [done[section][key] | {"state": label} for section, key, label in states if section in done]
+    yield Table("Searches", columns, rows_of)
+
+
+REPORT = Report(
+    name="live",
+    help="rows that come and go while the index answers",
+    module=__name__,
+    title="Rows that come and go: {dataset}",
+    about="{n:,} rows of {dim} dimensions, memory {options[memory]}, {threads} threads, {query_count:,} "
+    "queries. Searches ask for a recall of 0.95. {machine_line}",
+    content=content,
+    targets=targets,
+    head=lambda context: report.head_of(context, options=context.options),
+    options=(
+        Option("--memory", "20%", "share of n·d·4 bytes"),
+        Option("--merge-memory", None, "of merges, beside --memory (default: as much)"),
+        Option("--burst", 20_000, "rows of the insert that meets no merge"),
+        Option("--callers", 64, "of single upserts"),
+        Option("--seconds", 5.0, "of upserts, and of idle queries"),
+        Option("--turnovers", 10, "of a tenth of the rows each"),
+    ),
+)

@@ -1,4 +1,4 @@
-"""What the sections of ``bench live`` share: indexes built once and copied, what is measured of them.
+"""Parts that the sections of ``bench live`` share: indexes built once and copied, searches, inserts.
 
 An index of all rows and one of four fifths of them are built once, and copied by ``Index.snapshot`` for each
 section, so that a section finds them as they were built.
@@ -6,20 +6,24 @@ section, so that a section finds them as they were built.
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import velo
 from bench.harness import datasets
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results
-from bench.peers.live import Growth
 
 RECALL = 0.95
 #: Of the rows, in the index that new ones come to.
@@ -28,27 +32,63 @@ KEPT = 0.8
 _MERGE_LEAST = 1 << 20
 #: Points of a picture over time.
 _STRETCHES = 400
+_SAMPLE_S = 0.01
+
+
+class Growth:
+    """The growth of the process's memory, sampled every 10 ms."""
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.sizes = array("q")
+        self._began_s = time.perf_counter()
+        self._began = self._now()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _now() -> int:
+        """Pages of the process's own: mapped files are the system's to drop."""
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+    def _look(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            self.sizes.append(self._now() - self._began)
+            self.times.append(time.perf_counter() - self._began_s)
+
+    def result(self) -> Results:
+        """Stop, and return the greatest size and the sizes over time."""
+        self._stop.set()
+        self._thread.join()
+        over_time = stretches(self.times.tolist(), self.sizes.tolist(), max)
+        return {"growth_bytes": max(self.sizes, default=0), "growth_over_time": over_time}
+
+
+def bytes_written() -> int:
+    """The bytes that this process gave to the system to write."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+def share_of(context: Context, float32_bytes: int, option: str = "memory") -> int:
+    """The budget in bytes of an index whose vectors take so many bytes as float32."""
+    share = context.options.get(option) or context.options["memory"]
+    return int(float(str(share).rstrip("%")) / 100 * float32_bytes)
 
 
 def memory_of(context: Context, dataset: Dataset) -> int:
-    """The budget in bytes."""
     return share_of(context, dataset.float32_bytes)
 
 
-def share_of(context: Context, float32_bytes: int) -> int:
-    """The budget in bytes of an index whose vectors take so many as float32."""
-    return int(float(str(context.options["memory"]).rstrip("%")) / 100 * float32_bytes)
-
-
 def merge_memory_of(context: Context, dataset: Dataset) -> int:
-    """What merges may take beside that, in bytes."""
-    share = context.options.get("merge_memory") or context.options["memory"]
-    return max(_MERGE_LEAST, int(float(str(share).rstrip("%")) / 100 * dataset.float32_bytes))
+    return max(_MERGE_LEAST, share_of(context, dataset.float32_bytes, "merge_memory"))
 
 
-def metric_of(dataset: Dataset) -> Any:
-    """As velo takes it."""
-    return dataset.metric
+def budgets_of(context: Context, dataset: Dataset) -> dict[str, Any]:
+    memory, merges = memory_of(context, dataset), merge_memory_of(context, dataset)
+    return {"memory": memory, "merge_memory": merges, "threads": context.threads}
 
 
 def created(context: Context, dataset: Dataset, path: Path) -> velo.Index:
@@ -56,13 +96,11 @@ def created(context: Context, dataset: Dataset, path: Path) -> velo.Index:
     return velo.create(
         path,
         dim=dataset.dim,
-        metric=metric_of(dataset),
+        metric=cast(Any, dataset.metric),
         dtype=str(dataset.base.dtype),
-        metadata=velo_schema(),
-        memory=memory_of(context, dataset),
-        merge_memory=merge_memory_of(context, dataset),
-        threads=context.threads,
+        metadata=pa.schema([("bucket", pa.int8())]),
         durability="interval",
+        **budgets_of(context, dataset),
     )
 
 
@@ -73,12 +111,6 @@ def some_of(dataset: Dataset, rows: Any) -> Any:
 
 def columns(ids: NDArray[np.int64]) -> dict[str, Any]:
     return {"bucket": (ids % 10).astype(np.int8)}
-
-
-def velo_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema([("bucket", pa.int8())])
 
 
 def folder_of(context: Context, dataset: Dataset) -> Path:
@@ -103,26 +135,23 @@ def fresh_build(context: Context, dataset: Dataset, rows: NDArray[np.int64], pat
         some_of(dataset, rows),
         ids=rows,
         metadata=columns(rows),
-        metric=metric_of(dataset),
+        metric=cast(Any, dataset.metric),
         store_vectors=True,
         threads=context.threads,
     ).close()
     return path
 
 
-class Work:
+@contextmanager
+def work_folder(context: Context, dataset: Dataset, name: str) -> Iterator[Path]:
     """A folder of a section, gone afterwards."""
-
-    def __init__(self, context: Context, dataset: Dataset, name: str) -> None:
-        self.path = folder_of(context, dataset) / f"work-{name}"
-
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.path, ignore_errors=True)
-        self.path.mkdir()
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    path = folder_of(context, dataset) / f"work-{name}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_of(source: Path, target: Path) -> Path:
@@ -132,20 +161,19 @@ def copy_of(source: Path, target: Path) -> Path:
 
 
 def opened(context: Context, dataset: Dataset, path: Path, durability: Any = "interval") -> velo.Index:
-    index: velo.Index = velo.open(
-        path,
-        writable=True,
-        memory=memory_of(context, dataset),
-        merge_memory=merge_memory_of(context, dataset),
-        threads=context.threads,
-        durability=durability,
-    )
+    index: velo.Index = velo.open(path, writable=True, durability=durability, **budgets_of(context, dataset))
     return index
 
 
-def growth_over_time(growth: Growth) -> list[list[float]]:
-    """Seconds and the growth in bytes, the highest of each stretch."""
-    return stretches(growth.times.tolist(), growth.sizes.tolist(), max)
+@contextmanager
+def writer(
+    context: Context, dataset: Dataset, name: str, share: float, durability: Any = "interval"
+) -> Iterator[tuple[Path, velo.Index]]:
+    """A writer over a copy of the index of the first rows, in a folder of the section."""
+    with work_folder(context, dataset, name) as work:
+        path = copy_of(built(context, dataset, share), work / "a.velo")
+        with opened(context, dataset, path, durability) as index:
+            yield path, index
 
 
 def stretches(

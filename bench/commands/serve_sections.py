@@ -1,255 +1,303 @@
-"""Serving: what the road costs, what the gateway answers, and who waits when a shard dies or stops."""
+"""The sections of ``bench serve``: processor time of a query, rates and latencies, and the loss of a shard.
+
+Wall times are the caller's. Processor time is the kernel's count for every process, so it says the same on a
+machine that has other work.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 
 import velo
-from bench.commands.serve_costs import (
-    CALLERS,
-    SERVE,
-    SHARDS,
-    K,
-    costs,
-    exchange,
-    gateway_alone,
-    heavy_beside,
-    in_loop,
-    post,
-    served,
-    singles_of,
-)
+from bench.harness.curves import Row
 from bench.harness.pages import ROOT
-from bench.harness.sections import Context, Section
 from velo.formats import open_vectors
 from velo_serving.hosting.processes import open_processes
-from velo_serving.places.spec import ShardSpec
-from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import abstract_path
-from velo_serving.wire.server import ShardHost, ShardServer
 from velo_serving.words.types import SearchRequest
 
-__all__ = ["ASKED", "EVENT_AT", "STEP_S", "fan_out", "sections_of"]
-
-#: How often a query is asked while something happens, how many there are, and before which one it happens.
+SHARDS: Final = 4
+K: Final = 10
+#: Callers of the largest rate of JSON queries.
+CALLERS: Final = 32
+#: Turns of each server.
+TURNS: Final = 5
+HEAVY_QUERIES: Final = 500
+HEAVY_K: Final = 1000
+#: Between two light queries beside heavy ones.
+LIGHT_EVERY_S: Final = 0.02
+#: Events: the pause between two queries, their number, and the query before which the event happens.
 STEP_S = 0.01
 ASKED = 400
 EVENT_AT = 150
 
-#: The longest that a section may take.
-LIMIT_S = 600.0
+#: Words of a shard's command line.
+_SHARD: Final = b"velo_serving.shard.process"
+
+#: The program of a server: a collection, ``processes`` or ``threads``, and the number of gateways.
+SERVE: Final = (
+    "import sys, velo_serving as s; s.serve_local(sys.argv[1], port=0, threads=1, workers=int(sys.argv[3]),"
+    " processes=sys.argv[2] == 'processes', on_ready=lambda url: print(url, flush=True))"
+)
 
 
-class Idle:
-    """An index that answers at once, with the same ten ids."""
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
 
-    def __init__(self, dim: int) -> None:
-        self._dim = dim
-        self.ids = np.arange(K, dtype=np.int64)[None]
-        self.distances = np.arange(K, dtype=np.float32)[None]
-        self.counts = np.array([K])
-        self.stats: dict[str, Any] = {}
-        self.metadata = None
+    process: subprocess.Popen[str]
+    host: str
+    port: int
 
-    def info(self) -> dict[str, Any]:
-        """Return what a shard asks for."""
-        return {"n": K, "dim": self._dim, "metric": "l2"}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    async def search_async(self, *arguments: Any, **options: Any) -> Idle:
-        """Answer."""
-        return self
+    def processor_s(self) -> tuple[float, float]:
+        """Processor time of its gateway and of its shards' processes until now."""
+        spent = {True: 0.0, False: 0.0}
+        for pid in _tree_of(self.process.pid):
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            is_shard = _SHARD in Path(f"/proc/{pid}/cmdline").read_bytes()
+            spent[is_shard] += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return spent[False], spent[True]
 
 
-def idle_shard(dim: int) -> None:
-    """The program of a process that serves an idle shard: says where, and ends with its parent."""
-    shard: Any = Shard(ShardSpec("0", "."), lambda spec: Idle(dim))  # type: ignore[arg-type, return-value]
-    shard.open()
-    host = ShardHost(ShardServer(shard, token="bench"))
-    endpoint = host.start(path=abstract_path("bench"))
-    print(json.dumps({"path": endpoint.path, "host_id": endpoint.host_id}), flush=True)
-    sys.stdin.read()
-    host.close()
-    shard.close()
-
-
-def _spread(seconds: list[float]) -> dict[str, float]:
-    p50, p99 = np.percentile(np.asarray(seconds) * 1e3, [50, 99])
-    return {"p50_ms": float(p50), "p99_ms": float(p99), "load": os.getloadavg()[0]}
-
-
-async def _repeat(ask: Callable[[], Awaitable[Any]], count: int) -> list[float]:
-    took = []
-    for _ in range(count + count // 10):
-        started = time.perf_counter()
-        await ask()
-        took.append(time.perf_counter() - started)
-    return took[count // 10 :]
-
-
-# ---- the road alone ----
-
-
-def fan_out(dim: int, *, ray: bool, count: int = 2000) -> list[dict[str, Any]]:
-    """Fan-outs to four idle processes, one at a time: over the road, and by Ray's own calls."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    program = f"from bench.commands.serve_sections import idle_shard; idle_shard({dim})"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for _ in range(SHARDS)
-    ]
-    rows = []
-    try:
-        endpoints = [json.loads(child.stdout.readline()) for child in children if child.stdout is not None]
-        rows.append({"what": "fan-out over the road", **_spread(in_loop(_road(endpoints, dim, count)))})
-    finally:
-        for child in children:
-            child.communicate()
-    if ray:
-        rows.append({"what": "fan-out by Ray's calls", **_spread(_ray_calls(dim, count // 8))})
-    return rows
-
-
-async def _road(endpoints: list[dict[str, str]], dim: int, count: int) -> list[float]:
-    from velo_serving.wire.endpoint import Endpoint
-
-    channels = [
-        SocketChannel(str(number), at(Endpoint("bench", one["host_id"], one["path"])))
-        for number, one in enumerate(endpoints)
-    ]
-    for channel in channels:
-        await channel.health()
-
-    async def ask() -> None:
-        request = SearchRequest(np.zeros((1, dim), np.float32), K)
-        await asyncio.gather(*(channel.submit(request, 5.0) for channel in channels))
-
-    took = await _repeat(ask, count)
-    for channel in channels:
-        await channel.close()
-    return took
+def _tree_of(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(one for file in files for word in file.read_text().split() for one in _tree_of(int(word)))]
 
 
 @contextmanager
-def _ray() -> Iterator[Any]:
-    import logging
+def served(collection: Path, kind: str = "processes", workers: int = 1) -> Iterator[Server]:
+    """A server in a process of its own, until the block ends."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "serving")])}
+    with tempfile.TemporaryDirectory() as folder:  # Python would look for modules in the working folder
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(collection.resolve()), kind, str(workers)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=folder,
+        )
+        try:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline().strip())
+            yield Server(process, str(address.hostname), int(address.port or 0))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
 
-    import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, num_cpus=2)
+@dataclass(frozen=True)
+class Costs:
+    """Figures of one turn: seconds of processor, and the seconds of each request that was answered."""
+
+    queries: int
+    refused: int
+    seconds: float
+    gateway_s: float
+    shards_s: float
+    took_s: list[float]
+
+
+def row_of(what: str, turns: Sequence[Costs]) -> Row:
+    queries = sum(turn.queries for turn in turns)
+    us = 1e6 / max(1, queries)
+    gateway_us, shards_us = us * sum(t.gateway_s for t in turns), us * sum(t.shards_s for t in turns)
+    took_ms = 1e3 * np.concatenate([turn.took_s for turn in turns])
+    return {
+        "what": what,
+        "queries": queries,
+        "refused": sum(turn.refused for turn in turns),
+        "queries_per_s": queries / sum(turn.seconds for turn in turns),
+        "gateway_us": gateway_us,
+        "shards_us": shards_us,
+        "all_us": gateway_us + shards_us,
+        **spread(took_ms),
+    }
+
+
+def spread(took_ms: Any) -> Row:
+    p50, p99 = np.percentile(took_ms, [50, 99])
+    return {"p50_ms": float(p50), "p99_ms": float(p99), "load": os.getloadavg()[0]}
+
+
+def post(body: bytes, kind: str, accept: str, path: str = "/v1/search") -> bytes:
+    """A request as bytes."""
+    head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: {kind}\r\nAccept: {accept}\r\n"
+    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def json_requests(queries: np.ndarray) -> list[bytes]:
+    """Requests of one query each."""
+    kind = "application/json"
+    return [post(json.dumps({"vector": query.tolist(), "k": K}).encode(), kind, kind) for query in queries]
+
+
+def npy_request(queries: np.ndarray, k: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, queries)
+    return post(file.getvalue(), "application/x-npy", "application/x-npz", f"/v1/search?k={k}")
+
+
+async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
+    """Ask, read the answer to its end, and return its status."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    await reader.readexactly(int(lengths[0].split(b":")[1]))
+    return int(head[9:12])
+
+
+async def ask(
+    server: Server,
+    requests: Sequence[bytes],
+    connections: int,
+    seconds: float,
+    *,
+    each: int = 1,
+    pause_s: float = 0.0,
+) -> Costs:
+    """Ask over some connections, each its next request (of ``each`` queries) when the last is answered."""
+    refused = 0
+    took_s: list[float] = []
+    before, started = server.processor_s(), time.perf_counter()
+
+    async def one(number: int) -> None:
+        nonlocal refused
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        while (began := time.perf_counter()) < started + seconds:
+            status = await exchange(reader, writer, requests[number % len(requests)])
+            if status == 200:
+                took_s.append(time.perf_counter() - began)
+            else:
+                refused += 1
+            number += 1
+            if pause_s:
+                await asyncio.sleep(pause_s)
+        writer.close()
+
+    await asyncio.gather(*(one(number) for number in range(connections)))
+    elapsed_s = time.perf_counter() - started
+    gateway_s, shards_s = np.subtract(server.processor_s(), before).tolist()
+    return Costs(each * len(took_s), refused, elapsed_s, gateway_s, shards_s, took_s)
+
+
+def in_loop(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run in an event loop of the kind that gateways have."""
+    import uvloop
+
+    loop = uvloop.new_event_loop()
     try:
-        yield ray
+        return loop.run_until_complete(work)
     finally:
-        ray.shutdown()
+        loop.close()
 
 
-def _ray_calls(dim: int, count: int) -> list[float]:
-    class Actor:
-        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.arange(K, dtype=np.int64), np.arange(K, dtype=np.float32)
-
-    with _ray() as ray:
-        make: Any = ray.remote
-        actors = [make(num_cpus=0)(Actor).remote() for _ in range(SHARDS)]
-        query = np.zeros((1, dim), np.float32)
-
-        async def ask() -> None:
-            await asyncio.gather(*(actor.search.remote(query) for actor in actors))
-
-        return asyncio.run(_repeat(ask, count))
+def in_turns(asks: dict[str, Callable[[], Coroutine[Any, Any, Costs]]]) -> list[Row]:
+    """Turns of each, one after another; the first warms up and is left out."""
+    found: dict[str, list[Costs]] = {what: [] for what in asks}
+    for number in range(TURNS + 1):
+        for what, turn in asks.items():
+            costs = in_loop(turn())
+            if number > 0:
+                found[what].append(costs)
+    return [row_of(what, turns) for what, turns in found.items()]
 
 
-def by_ray(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
-    """What it was like before the road: an actor a shard, each query a call of Ray's to each of them."""
-
-    class Actor:
-        def __init__(self, path: str) -> None:
-            self._index = velo.open(path, threads=1)
-
-        async def search(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = await self._index.search_async(queries, k=K)
-            return found.ids, found.distances
-
-    with _ray() as ray:
-        make: Any = ray.remote
-        actors = [
-            make(num_cpus=0)(Actor).remote(str((collection / f"shard-{number:05d}").resolve()))
-            for number in range(SHARDS)
-        ]
-
-        async def ask(number: int) -> None:
-            query = queries[[number % len(queries)]]
-            parts = await asyncio.gather(*(actor.search.remote(query) for actor in actors))
-            distances = np.concatenate([part[1][0] for part in parts])
-            _ = np.concatenate([part[0][0] for part in parts])[np.argsort(distances, kind="stable")[:K]]
-
-        async def measured() -> tuple[list[float], float]:
-            places = iter(range(1 << 30))
-            took = await _repeat(lambda: ask(next(places)), 300)
-            done, began = 0, time.perf_counter()
-
-            async def caller(number: int) -> None:
-                nonlocal done
-                while time.perf_counter() - began < seconds:
-                    await ask(number + done)
-                    done += 1
-
-            await asyncio.gather(*(caller(number) for number in range(CALLERS)))
-            return took, done / (time.perf_counter() - began)
-
-        took, rate = asyncio.run(measured())
-    return [
-        {"what": "one query by Ray's calls", **_spread(took)},
-        {"what": "queries by Ray's calls, 32 at a time", "queries_per_s": rate, "load": os.getloadavg()[0]},
-    ]
+def gateway(
+    collection: Path, queries: np.ndarray, seconds: float, kind: str = "processes", workers: int = 1
+) -> list[Row]:
+    """A server asked over keep-alive connections: JSON with one query each, and npy with 64."""
+    singles, batch = json_requests(queries[:200]), [npy_request(queries[:64], K)]
+    with served(collection, kind, workers) as server:
+        together = f"JSON, {CALLERS} connections, {kind}" + (f", {workers} workers" if workers > 1 else "")
+        asks = {together: lambda: ask(server, singles, CALLERS, seconds)}
+        if kind == "processes" and workers == 1:
+            asks["JSON, 1 connections, processes"] = lambda: ask(server, singles, 1, seconds)
+            asks["npy bodies of 64, 4 connections"] = lambda: ask(server, batch, 4, seconds, each=64)
+        return in_turns(asks)
 
 
-# ---- the library, the same shards ----
+def heavy_beside(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:
+    """Light queries alone, and beside a caller that asks for 500 × k = 1,000 again and again."""
+    heavy, lights = npy_request(queries[:HEAVY_QUERIES], HEAVY_K), json_requests(queries[:200])
+    with served(collection) as server:
+
+        async def alone() -> Costs:
+            return await ask(server, lights, 1, seconds, pause_s=LIGHT_EVERY_S)
+
+        async def beside() -> Costs:
+            async def much() -> None:
+                ways = await asyncio.open_connection(server.host, server.port)
+                while True:
+                    await exchange(*ways, heavy)
+
+            task = asyncio.ensure_future(much())
+            await asyncio.sleep(0.3)  # until it is under way
+            costs = await alone()
+            task.cancel()
+            await asyncio.sleep(0.5)  # the canceled request ends
+            return costs
+
+        return in_turns({"light queries alone": alone, "light queries beside heavy ones": beside})
 
 
-def library(collection: Path, queries: np.ndarray, seconds: float) -> list[dict[str, Any]]:
-    """What one process gets out of all shards, by batches of 64; and single queries of the slowest shard."""
-    singles = []
+_OWN_RATE = f"import sys; from {__name__} import own_rate; own_rate(*sys.argv[1:])"
+
+
+def library(collection: Path, queries: np.ndarray, queries_path: Path, seconds: float) -> list[Row]:
+    """One process over all shards; single queries of the slowest shard; the four at once, a process each."""
     with velo.open(collection, threads=1) as shards:
         rate = _rate_of(shards, queries, seconds)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    singles, children = [], []
     for number in range(SHARDS):
-        with velo.open(collection / f"shard-{number:05d}", threads=1) as index:
+        path = collection / f"shard-{number:05d}"
+        with velo.open(path, threads=1) as index:
             index.search(queries[:64], k=K)
-            took = []
+            took_ms = []
             for query in queries[:200]:
                 began = time.perf_counter()
                 index.search(query, k=K)
-                took.append(time.perf_counter() - began)
-            singles.append(_spread(took)["p50_ms"])
+                took_ms.append((time.perf_counter() - began) * 1e3)
+            singles.append(float(np.median(took_ms)))
+        command = [sys.executable, "-c", _OWN_RATE, str(path), str(queries_path), str(seconds)]
+        children.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment))
+    for one in children:
+        assert one.stdout is not None
+        one.stdout.readline()
+    for one in children:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    rates = [float(one.communicate()[0]) for one in children]
+    load = os.getloadavg()[0]
     return [
-        {
-            "what": "library",
-            "queries_per_s": rate,
-            "slowest_shard_p50_ms": max(singles),
-            "load": os.getloadavg()[0],
-        }
+        {"what": "library", "queries_per_s": rate, "slowest_shard_p50_ms": max(singles), "load": load},
+        {"what": "shards at once", "queries_per_s": sum(rates), "load": load},
     ]
+
+
+def own_rate(path: str, queries_path: str, seconds: str) -> None:
+    """The program of a process that asks one shard alone: begins when told, and prints its rate."""
+    queries = open_vectors(Path(queries_path)).read().astype(np.float32)
+    with velo.open(path, threads=1) as index:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(_rate_of(index, queries, float(seconds)), flush=True)
 
 
 def _rate_of(index: Any, queries: np.ndarray, seconds: float) -> float:
@@ -261,191 +309,53 @@ def _rate_of(index: Any, queries: np.ndarray, seconds: float) -> float:
     return done / (time.perf_counter() - started)
 
 
-def own_rate(path: str, queries_path: str, seconds: float) -> None:
-    """The program of a process that asks one shard alone: begins when told, and says how fast it was."""
-    queries = open_vectors(Path(queries_path)).read().astype(np.float32)
-    with velo.open(path, threads=1) as index:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(_rate_of(index, queries, seconds), flush=True)
+EVENTS: Final = {"nothing": None, "a shard is killed": signal.SIGKILL, "a shard is stopped": signal.SIGSTOP}
 
 
-def at_once(collection: Path, queries_path: Path, seconds: float) -> list[dict[str, Any]]:
-    """What the four shards do on this machine at the same time, a process each, with no gateway over them."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    program = (
-        "import sys; from bench.commands import serve_sections as s;"
-        " s.own_rate(*sys.argv[1:3], float(sys.argv[3]))"
-    )
-    children = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-c", program, str(collection / f"shard-{number:05d}")),
-                *(str(queries_path), str(seconds)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for number in range(SHARDS)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    rates = [float(child.communicate()[0]) for child in children]
-    return [{"what": "shards at once", "queries_per_s": sum(rates), "load": os.getloadavg()[0]}]
-
-
-# ---- the gateway ----
-
-
-def gateway(collection: Path, queries: np.ndarray, seconds: float, workers: int) -> list[dict[str, Any]]:
-    """``velo serve`` with a process a shard, asked over keep-alive connections."""
-    with served(ROOT, SERVE, [str(collection.resolve()), "processes", str(workers)]) as server:
-        return list(in_loop(_ask_gateway(server.host, server.port, queries, seconds, workers)))
-
-
-async def _ask_gateway(
-    host: str, port: int, queries: np.ndarray, seconds: float, workers: int
-) -> list[dict[str, Any]]:
-    import io
-
-    singles = singles_of(queries[:200])
-    file = io.BytesIO()
-    np.save(file, queries[:64])
-    batch = post(file.getvalue(), "application/x-npy", "application/x-npz", f"/v1/search?k={K}")
-
-    async def rate(requests: list[bytes], connections: int, each: int) -> dict[str, Any]:
-        done = refused = 0
-        end = time.perf_counter() + seconds
-
-        async def one(number: int) -> None:
-            nonlocal done, refused
-            reader, writer = await asyncio.open_connection(host, port)
-            while time.perf_counter() < end:
-                status = await exchange(reader, writer, requests[number % len(requests)])
-                done += each * (status == 200)
-                refused += status != 200
-                number += 1
-            writer.close()
-
-        started = time.perf_counter()
-        await asyncio.gather(*(one(number) for number in range(connections)))
-        took_s = time.perf_counter() - started
-        return {"queries_per_s": done / took_s, "refused": refused, "load": os.getloadavg()[0]}
-
-    if workers > 1:
-        return [{"what": f"JSON, 32 connections, {workers} workers", **await rate(singles, CALLERS, 1)}]
-    reader, writer = await asyncio.open_connection(host, port)
-    for request in singles:
-        await exchange(reader, writer, request)
-    places = iter(range(1 << 30))
-    took = await _repeat(
-        lambda: exchange(reader, writer, singles[next(places) % len(singles)]), 5 * len(singles)
-    )
-    writer.close()
-    return [
-        {"what": "one JSON query at a time", **_spread(took)},
-        {"what": "JSON, 32 connections", **await rate(singles, CALLERS, 1)},
-        {"what": "npy bodies of 64, 4 connections", **await rate([batch], 4, 64)},
-    ]
-
-
-# ---- events ----
-
-
-def events(collection: Path, queries: np.ndarray) -> list[dict[str, Any]]:
+def events(collection: Path, queries: np.ndarray) -> list[Row]:
     """Queries every ten milliseconds while a shard is killed, and while one is stopped."""
     rows = []
-    for what, number in (
-        ("nothing", None),
-        ("a shard is killed", signal.SIGKILL),
-        ("a shard is stopped", signal.SIGSTOP),
-    ):
-        shards = open_processes(collection, threads=1)
-        backend, victim = shards.backend(), shards.processes[shards.records[0].name][1]
-
-        async def scene(
-            number: Any = number, backend: Any = backend, victim: Any = victim
-        ) -> list[tuple[float, float, int]]:
-            await backend.start()
-            router = backend.collection().router
-            timeline: list[tuple[float, float, int]] = []
-            began = time.perf_counter()
-
-            async def one(place: int) -> None:
-                started = time.perf_counter()
-                answer = await router.search(SearchRequest(queries[[place % len(queries)]], K, timeout_s=5.0))
-                now = time.perf_counter()
-                timeline.append((started - began, now - started, answer.shards_answered))
-
-            tasks = []
-            for place in range(ASKED):
-                if place == EVENT_AT and number is not None:
-                    os.kill(victim.pid, number)
-                tasks.append(asyncio.ensure_future(one(place)))
-                await asyncio.sleep(STEP_S)
-            await asyncio.gather(*tasks)
-            if number == signal.SIGSTOP:
-                os.kill(victim.pid, signal.SIGCONT)
-            await backend.close()
-            return timeline
-
-        timeline = in_loop(scene())
-        took = [seconds for _, seconds, _ in timeline]
+    for what, number in EVENTS.items():
+        timeline = in_loop(_scene(collection, queries, number))
+        took_ms = [seconds * 1e3 for _, seconds, _ in timeline]
         rows.append(
             {
                 "what": what,
-                **_spread(took),
-                "longest_ms": max(took) * 1e3,
-                "above_250_ms": sum(seconds > 0.25 for seconds in took),
+                **spread(took_ms),
+                "longest_ms": max(took_ms),
+                "above_250_ms": sum(took > 250 for took in took_ms),
                 "partial": sum(shards < SHARDS for _, _, shards in timeline),
                 "asked": len(timeline),
-                "timeline": [(at_s, seconds) for at_s, seconds, _ in timeline],
+                "timeline": [(round(at_s, 4), round(seconds, 6)) for at_s, seconds, _ in timeline],
             }
         )
     return rows
 
 
-# ---- what is measured ----
+async def _scene(
+    collection: Path, queries: np.ndarray, number: signal.Signals | None
+) -> list[tuple[float, float, int]]:
+    """When each query was asked, its seconds, and the number of shards that answered."""
+    shards = open_processes(collection, threads=1)
+    backend, victim = shards.backend(), shards.processes[shards.records[0].name][1]
+    await backend.start()
+    router = backend.collection().router
+    timeline: list[tuple[float, float, int]] = []
+    began = time.perf_counter()
 
+    async def one(place: int) -> None:
+        started = time.perf_counter()
+        answer = await router.search(SearchRequest(queries[[place % len(queries)]], K, timeout_s=5.0))
+        timeline.append((started - began, time.perf_counter() - started, answer.shards_answered))
 
-def sections_of(context: Context) -> dict[str, Section]:
-    """Every section: each ends within ten minutes."""
-    collection, options = Path(context.data), context.options
-    queries_path, seconds, beside = Path(options["queries"]), options["seconds"], options["beside"]
-
-    def queries() -> np.ndarray:
-        found: np.ndarray = open_vectors(queries_path).read().astype(np.float32)
-        return found
-
-    def callers(kind: str, connections: int) -> Callable[[], list[dict[str, Any]]]:
-        return lambda: costs(collection, queries_path, seconds / 2, beside, kind, connections)
-
-    measures: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "road": lambda: fan_out(queries().shape[1], ray=options["ray"]),
-        "library": lambda: [
-            *library(collection, queries(), seconds),
-            *at_once(collection, queries_path, seconds),
-        ],
-        "processes": callers("processes", CALLERS),
-        "threads": callers("threads", CALLERS),
-        "one at a time": callers("processes", 1),
-        "gateway alone": lambda: gateway_alone(seconds / 2, beside),
-        "heavy": lambda: heavy_beside(collection, queries_path, seconds, beside),
-        "one gateway": lambda: gateway(collection, queries(), seconds, 1),
-        "two gateways": lambda: gateway(collection, queries(), seconds, 2),
-        "events": lambda: events(collection, queries()),
-    }
-    if options["ray"]:
-        measures["Ray"] = lambda: by_ray(collection, queries(), seconds)
-
-    def section(name: str, measure: Callable[[], list[dict[str, Any]]]) -> Section:
-        return Section(name, lambda _: {"rows": measure()}, LIMIT_S)
-
-    return {name: section(name, measure) for name, measure in measures.items()}
+    tasks = []
+    for place in range(ASKED):
+        if place == EVENT_AT and number is not None:
+            os.kill(victim.pid, number)
+        tasks.append(asyncio.ensure_future(one(place)))
+        await asyncio.sleep(STEP_S)
+    await asyncio.gather(*tasks)
+    if number == signal.SIGSTOP:
+        os.kill(victim.pid, signal.SIGCONT)
+    await backend.close()
+    return timeline

@@ -1,4 +1,4 @@
-"""``bench soak``: half an hour of reads and writes while processes die and stop and builds change places."""
+"""``bench soak``: reads and writes while processes are killed and stopped and builds are exchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +25,9 @@ from bench.commands.soak_events import ANNOUNCED, Events, Window, children_of
 from bench.commands.soak_load import FIRST_NEW_ID, Build, Call, Ledger, Reader, Writer, stamps_of
 from bench.commands.soak_page import Sample
 from bench.harness import pages
+from bench.harness.curves import Row
 from bench.harness.machine import describe
 from velo_serving import Client
-
-__all__ = ["Plan", "Verdict", "run"]
 
 DIM = 32
 REPLICAS = 2
@@ -53,31 +51,20 @@ PATIENCE_S = 180.0
 #: Between two looks at processes.
 SAMPLE_S = 0.5
 
-#: Memory and descriptors are flat if the last quarter's median is above the second's by no more than this.
-MEMORY_SHARE, MEMORY_BYTES = 0.10, 32 << 20
-DESCRIPTORS_SHARE, DESCRIPTORS = 0.05, 8
+#: Flat figures: the last quarter's median exceeds the second's by no more than a share and an amount.
+FLAT = (
+    ("memory in MiB is", "memory_bytes", 2**20, 0.10, 32 << 20),
+    ("descriptors are", "descriptors", 1, 0.05, 8),
+)
 
-#: How many of the rows that were searched for by their own vectors must have been found.
+#: The share of the rows, searched for by their own vectors, that must be found.
 FOUND_SHARE = 0.98
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how much.
-
-    Attributes
-    ----------
-    minutes : float
-        Each event happens at least once, however few they are.
-    rest_s : float
-        Between two events.
-    rows : int
-        Of each build.
-    shards, workers, readers, writers : int
-    seed : int
-    patient : bool
-        Whether shards get ten seconds to show that they do not hang: where the machine has other work, one
-        may wait for a processor.
+    """Duration and load. Each event happens at least once, with ``rest_s`` between two; ``rows`` are of each
+    build. ``patient`` gives shards ten seconds to show that they do not hang, for a machine with other work.
     """
 
     minutes: float = 30.0
@@ -93,7 +80,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What must hold, whether it does, and by what."""
+    """A condition, whether it holds, and the figures."""
 
     what: str
     holds: bool
@@ -103,17 +90,7 @@ class Verdict:
 def run(plan: Plan, *, out: Path, name: str, work: Path | None = None) -> list[Verdict]:
     """Serve, ask, write, kill, stop and publish; write ``soak-NAME.md``, ``.jsonl`` and ``.png``.
 
-    Parameters
-    ----------
-    plan : Plan
-    out : Path
-    name : str
-    work : Path, optional
-        Where builds lie while it runs; default: a temporary folder.
-
-    Returns
-    -------
-    list of Verdict
+    Builds are kept in a temporary folder of ``work`` while it runs.
     """
     print(f"soak: seed {plan.seed}, {plan.minutes:g} minutes", flush=True)
     library = pages.library()
@@ -122,8 +99,8 @@ def run(plan: Plan, *, out: Path, name: str, work: Path | None = None) -> list[V
         scene.play()
         rows = scene.record()
     rows[0]["library"] = library  # beside the machine
-    soak_page.draw(scene.ledger.calls, scene.windows, scene.samples, out / f"soak-{name}.png")
-    pages.write(out, f"soak-{name}", rows, "\n".join(soak_page.page(rows, name)) + "\n")
+    picture = soak_page.picture_of(scene.ledger.calls, scene.windows, scene.samples)
+    print(soak_page.write(out, f"soak-{name}", rows, picture))
     return scene.verdicts
 
 
@@ -153,8 +130,9 @@ class _Scene:
                     url, collection=NAME, api_key=self._keys["admin"], retries=0, timeout_s=PATIENCE_S
                 )
 
-            shape = {"shards": self.plan.shards, "replicas": REPLICAS, "workers": self.plan.workers}
-            events = Events(server.pid, self.ledger, connect, builds, **shape, seed=self.plan.seed)
+            plan = self.plan
+            shape = (plan.shards, REPLICAS, plan.workers)
+            events = Events(server.pid, self.ledger, connect, builds, *shape, plan.seed)
             self.windows = events.windows
             events.recover("the start")
             readers = [
@@ -184,30 +162,22 @@ class _Scene:
         left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         told = self._log.read_text()
         clean = server.returncode == 0 and not left and "Traceback" not in told
-        self._verdict(
-            "the server ends with code 0, leaves no process, and its log has no traceback",
-            clean,
-            f"code {server.returncode}, {len(left)} left, log of {len(told)} bytes"
-            + ("" if clean else f":\n{told[-4000:]}"),
-        )
+        figures = f"code {server.returncode}, {len(left)} left, log of {len(told)} bytes"
+        what = "the server ends with code 0, leaves no process, and its log has no traceback"
+        self._verdict(what, clean, figures + ("" if clean else f":\n{told[-4000:]}"))
 
-    def record(self) -> list[dict[str, Any]]:
-        """What is written down: the plan, verdicts, events, and the load second by second."""
+    def record(self) -> list[Row]:
+        """The rows of the page: the plan, verdicts, and calls by event."""
         end_s = max((one.at_s + one.took_s for one in self.ledger.calls), default=0.0)
-        rows: list[dict[str, Any]] = [
+        verdicts = [
+            {"what": "verdict", "line": v.what, "holds": v.holds, "told": v.told} for v in self.verdicts
+        ]
+        return [
             {"what": "machine", **describe(self._folder)},
             {"what": "plan", **asdict(self.plan), "took_s": end_s},
+            *verdicts,
+            *soak_page.rows_of(self.ledger.calls, self.windows),
         ]
-        rows += [
-            {"what": "verdict", "line": one.what, "holds": one.holds, "told": one.told}
-            for one in self.verdicts
-        ]
-        rows += soak_page.event_rows(self.ledger.calls, self.windows)
-        rows += soak_page.load_rows(self.ledger.calls, self.windows)
-        rows += soak_page.process_rows(self.samples)
-        return rows
-
-    # ---- the server ----
 
     def _build(self) -> tuple[Build, Build]:
         made: list[Build] = []
@@ -279,8 +249,6 @@ class _Scene:
                     memory, descriptors = (sum(each) for each in zip(*seen, strict=True))
                     self.samples.append(Sample(self.ledger.now(), who, len(seen), memory, descriptors))
 
-    # ---- the judgement ----
-
     def _verdict(self, what: str, holds: bool, told: str) -> None:
         self.verdicts.append(Verdict(what, holds, told))
         print(f"soak: {'holds' if holds else 'DOES NOT HOLD'}: {what}: {told}", flush=True)
@@ -325,22 +293,13 @@ class _Scene:
         end_s = max((one.at_s for one in self.samples), default=0.0)
         early = [one for one in quiet if end_s / 4 <= one.at_s < end_s / 2]
         late = [one for one in quiet if one.at_s >= 3 * end_s / 4]
-        if not early or not late:
-            for what in ("memory is", "descriptors are"):
+        for what, key, unit, share, slack in FLAT:
+            if not early or not late:
                 self._verdict(f"{who}: {what} flat", False, "too few quiet moments to say")
-            return
-        memory = [float(np.median([one.memory_bytes for one in some])) for some in (early, late)]
-        self._verdict(
-            f"{who}: memory is flat",
-            memory[1] <= memory[0] * (1 + MEMORY_SHARE) + MEMORY_BYTES,
-            f"{memory[0] / 2**20:,.0f} MiB in the second quarter, {memory[1] / 2**20:,.0f} MiB in the last",
-        )
-        open_ = [float(np.median([one.descriptors for one in some])) for some in (early, late)]
-        self._verdict(
-            f"{who}: descriptors are flat",
-            open_[1] <= open_[0] * (1 + DESCRIPTORS_SHARE) + DESCRIPTORS,
-            f"{open_[0]:,.0f} in the second quarter, {open_[1]:,.0f} in the last",
-        )
+                continue
+            first, last = (float(np.median([getattr(one, key) for one in some])) for some in (early, late))
+            told = f"{first / unit:,.0f} in the second quarter, {last / unit:,.0f} in the last"
+            self._verdict(f"{who}: {what} flat", last <= first * (1 + share) + slack, told)
 
     def _judge_rows(self, events: Events, connect: Callable[[], Client], builds: tuple[Build, Build]) -> None:
         """Every row of both builds is what was last acknowledged, and no id is there twice."""

@@ -15,11 +15,6 @@ import pyarrow as pa
 import velo
 from velo_serving import Client
 
-__all__ = ["BASE_STAMP", "FIRST_NEW_ID", "Build", "Call", "Ledger", "Reader", "Writer", "stamps_of"]
-
-#: What rows that a build brought have in the column ``stamp``.
-BASE_STAMP = -1
-
 #: Ids from here on are the writers' own.
 FIRST_NEW_ID = 1_000_000
 
@@ -43,16 +38,7 @@ Kind = Literal["read", "write"]
 
 @dataclass(frozen=True)
 class Build:
-    """One of the two builds that take each other's place.
-
-    Attributes
-    ----------
-    name : str
-    path : str
-    vectors : array
-    first_id : int
-        Its rows have ids from here on, and no id is in both builds.
-    """
+    """One of the two builds that replace each other; no id is in both."""
 
     name: str
     path: str
@@ -77,23 +63,15 @@ class Call:
 
 @dataclass
 class Ledger:
-    """What happened, and what must be there: written by callers, read by whoever judges them.
-
-    Attributes
-    ----------
-    calls : list of Call
-    rows : dict
-        By build: what each id was last given (its stamp), or None where it was deleted.
-    unknown : dict
-        By build: ids whose last write ran beside a publication, so that either build may have it.
-    written : dict
-        When an id was last written.
-    """
+    """The calls, and the rows that must be there: written by callers, read by the judge."""
 
     started: float = field(default_factory=time.monotonic)
     calls: list[Call] = field(default_factory=list)
+    #: By build: the stamp that each id was last given, or None where it was deleted.
     rows: dict[str, dict[int, int | None]] = field(default_factory=lambda: {"a": {}, "b": {}})
+    #: By build: ids whose last write ran beside a publication, so that either build may have it.
     unknown: dict[str, set[int]] = field(default_factory=lambda: {"a": set(), "b": set()})
+    #: The time of the last write of an id.
     written: dict[int, float] = field(default_factory=dict)
     #: The build that is served, or None while one takes the place of the other; counts publications.
     serving: tuple[str | None, int] = ("a", 0)

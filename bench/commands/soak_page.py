@@ -1,9 +1,9 @@
-"""What ``bench soak`` writes: rows, a page, and a picture of everything over time."""
+"""The page of ``bench soak``: verdicts, calls beside events, and a picture of everything over time."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,37 +12,50 @@ import numpy as np
 
 from bench.commands.soak_events import ANNOUNCED, Window
 from bench.commands.soak_load import Call
-from bench.harness.plots import ASKED, GRID, MOMENTS, SHADES, WRONG
-from bench.harness.tables import machine_line, table
+from bench.harness import pages, plots
+from bench.harness.curves import Row
+from bench.harness.plots import Panel, Picture
+from bench.harness.report import Cell, Table, machine_line
 
-__all__ = ["Sample", "draw", "event_rows", "load_rows", "page", "process_rows"]
-
-#: Of the stretches that latencies are summed up in.
-STRETCH_S = 10.0
-
-_SHORT = {
-    "a replica that writes is killed": "writer killed",
-    "a replica that reads is killed": "reader killed",
-    "a replica that writes is stopped": "writer stopped",
-    "a replica that reads is stopped": "reader stopped",
-    "both replicas of a shard are killed": "both killed",
-    "a gateway is killed": "gateway killed",
-    "a gateway is stopped": "gateway stopped",
-    "another build is published": "published",
-}
-
-Row = dict[str, Any]
+#: Stretches of the picture.
+STRETCHES = 180
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a kind of process has at a moment, all of that kind together."""
+    """Memory and descriptors of a kind of process at a moment, all of that kind together."""
 
     at_s: float
     who: str
     count: int
     memory_bytes: int
     descriptors: int
+
+
+def rows_of(calls: Sequence[Call], windows: Sequence[Window]) -> list[Row]:
+    """A row for each kind of event, and for the calls that met none."""
+    quiet = [call for call in calls if not any(one.meets(call) for one in windows)]
+    rows: list[Row] = [
+        {"what": "quiet", "event": "none"}
+        | {f"{kind}s": _spread([call for call in quiet if call.kind == kind]) for kind in ("read", "write")}
+    ]
+    for what in ANNOUNCED:
+        own = [one for one in windows if one.what == what]
+        met = [call for call in calls if any(one.meets(call) for one in own)]
+        well = [one.recovered_s - one.start_s for one in own if one.recovered_s > 0]
+        if own:
+            rows.append(
+                {
+                    "what": "event",
+                    "event": what,
+                    "times": len(own),
+                    "well_after_s": float(np.median(well)) if well else None,
+                    "reads": _spread([call for call in met if call.kind == "read"]),
+                    "writes": _spread([call for call in met if call.kind == "write" and not call.outcome]),
+                    "outcomes": dict(Counter(f"{call.kind}: {call.outcome}" for call in met if call.outcome)),
+                }
+            )
+    return rows
 
 
 def _spread(calls: Sequence[Call]) -> Row:
@@ -53,197 +66,85 @@ def _spread(calls: Sequence[Call]) -> Row:
     return {"calls": len(calls), "p50_ms": float(p50), "p99_ms": float(p99), "longest_ms": float(took.max())}
 
 
-def event_rows(calls: Sequence[Call], windows: Sequence[Window]) -> list[Row]:
-    """A row a kind of event: how often, how soon all was well, what came of the calls that met it."""
-    rows = []
-    for what in ANNOUNCED:
-        own = [one for one in windows if one.what == what]
-        if not own:
-            continue
-        met = [call for call in calls if any(one.meets(call) for one in own)]
-        well = [one.recovered_s - one.start_s for one in own if one.recovered_s > 0]
-        rows.append(
-            {
-                "what": "event",
-                "event": what,
-                "times": len(own),
-                "well_after_s": float(np.median(well)) if well else None,
-                "reads": _spread([call for call in met if call.kind == "read"]),
-                "writes": _spread([call for call in met if call.kind == "write" and not call.outcome]),
-                "outcomes": dict(Counter(f"{call.kind}: {call.outcome}" for call in met if call.outcome)),
-            }
-        )
-    return rows
+VERDICTS: dict[str, Cell] = {
+    "condition": "line",
+    "": lambda row: "holds" if row["holds"] else "**does not hold**",
+    "measured": lambda row: row["told"].split("\n")[0],
+}
+CALLS: dict[str, Cell] = {
+    "event": "event",
+    "times": "times",
+    "well after, s": "well_after_s:.1f",
+    "reads": "reads.calls:,",
+    "p50, ms": "reads.p50_ms:,.1f",
+    "p99, ms": "reads.p99_ms:,.0f",
+    "longest, ms": "reads.longest_ms:,.0f",
+    "writes": "writes.calls:,",
+    "longest write, ms": "writes.longest_ms:,.0f",
+    "announced errors": lambda row: ", ".join(
+        f"{count} × {kind}" for kind, count in sorted(row.get("outcomes", {}).items())
+    ),
+}
 
 
-def load_rows(calls: Sequence[Call], windows: Sequence[Window]) -> list[Row]:
-    """Calls that met no event, and all of them by stretches of time."""
-    quiet = [call for call in calls if not any(one.meets(call) for one in windows)]
-    rows: list[Row] = [
-        {"what": "quiet", "kind": kind, **_spread([call for call in quiet if call.kind == kind])}
-        for kind in ("read", "write")
-    ]
-    stretches: dict[tuple[int, str], list[Call]] = {}
-    for call in calls:
-        stretches.setdefault((int(call.at_s // STRETCH_S), call.kind), []).append(call)
-    for (number, kind), some in sorted(stretches.items()):
-        errors = dict(Counter(call.outcome for call in some if call.outcome))
-        rows.append(
-            {"what": "stretch", "at_s": number * STRETCH_S, "kind": kind, **_spread(some), "outcomes": errors}
-        )
-    return rows
+def picture_of(calls: Sequence[Call], windows: Sequence[Window], samples: Sequence[Sample]) -> Picture:
+    """Four panels over the same minutes: latency, errors, memory, descriptors; events as vertical lines."""
+    width_s = max(1.0, max((call.at_s for call in calls), default=1.0) / STRETCHES)
 
-
-def process_rows(samples: Sequence[Sample]) -> list[Row]:
-    """What processes had, a sample a stretch."""
-    seen: dict[tuple[int, str], Sample] = {}
-    for one in samples:
-        seen.setdefault((int(one.at_s // STRETCH_S), one.who), one)
-    return [
-        {
-            "what": "processes",
-            "at_s": round(one.at_s, 1),
-            "who": one.who,
-            "count": one.count,
-            "memory_mib": round(one.memory_bytes / 2**20, 1),
-            "descriptors": one.descriptors,
-        }
-        for one in seen.values()
-    ]
-
-
-def page(rows: Sequence[Row], name: str) -> list[str]:
-    """The page in Markdown."""
-    plan = next(row for row in rows if row["what"] == "plan")
-    machine = next(row for row in rows if row["what"] == "machine")
-    patient = " --patient" if plan["patient"] else ""
-    lines = [
-        f"# Soak {name}: {plan['took_s'] / 60:.0f} min of reads, writes, kills, stops and publications",
-        "",
-        f"{machine_line(machine)} `python -m bench soak --minutes {plan['minutes']:g}{patient}`: "
-        f"`velo serve` with {plan['shards']} shards of two replicas in processes of their own, "
-        f"{plan['workers']} gateways, {plan['readers']} callers that read and {plan['writers']} that write; "
-        f"two builds of {plan['rows']:,} rows take each other's place. Seed {plan['seed']}.",
-        "",
-        f"![Latency, errors, memory and descriptors over time](soak-{name}.png)",
-        "",
-    ]
-    lines += table(
-        ["what must hold", "", "measured"],
-        [
-            [row["line"], "holds" if row["holds"] else "**does not hold**", row["told"].split("\n")[0]]
-            for row in rows
-            if row["what"] == "verdict"
-        ],
-    )
-    lines += ["", "Calls that met no event:", ""]
-    lines += table(
-        ["kind", "calls", "p50, ms", "p99, ms", "longest, ms"],
-        [[row["kind"], *_cells(row)] for row in rows if row["what"] == "quiet"],
-    )
-    lines += ["", "Calls that met an event; of writes, those that succeeded:", ""]
-    lines += table(
-        [
-            "event",
-            "times",
-            "well after, s",
-            "reads",
-            "p50",
-            "p99",
-            "longest",
-            "writes",
-            "longest",
-            "errors, all announced",
-        ],
-        [
-            [
-                row["event"],
-                str(row["times"]),
-                "never" if row["well_after_s"] is None else f"{row['well_after_s']:.1f}",
-                *_cells(row["reads"]),
-                _cells(row["writes"])[0],
-                _cells(row["writes"])[3],
-                ", ".join(f"{count} × {kind}" for kind, count in sorted(row["outcomes"].items())) or "none",
-            ]
-            for row in rows
-            if row["what"] == "event"
-        ],
-    )
-    return lines
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    if not row["calls"]:
-        return ["0", "–", "–", "–"]
-    return [
-        f"{row['calls']:,}",
-        f"{row['p50_ms']:,.1f}",
-        f"{row['p99_ms']:,.0f}",
-        f"{row['longest_ms']:,.0f}",
-    ]
-
-
-def draw(calls: Sequence[Call], windows: Sequence[Window], samples: Sequence[Sample], path: Path) -> None:
-    """Four panels over the same minutes: latency, errors, memory, descriptors; events as upright lines."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    drawn, panels = plt.subplots(4, 1, figsize=(11, 11), dpi=110, layout="constrained", sharex=True)
-    colors = dict(zip(ANNOUNCED, MOMENTS, strict=True))
-    for axes in panels:
-        axes.set_axisbelow(True)
-        axes.margins(x=0.01)
-        axes.grid(True, axis="y", color=GRID, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        seen: set[str] = set()
-        for one in windows:
-            label = _SHORT[one.what] if axes is panels[0] and one.what not in seen else None
-            seen.add(one.what)
-            axes.axvline(one.start_s / 60, color=colors[one.what], linewidth=0.9, label=label)
-    end_s = max((call.at_s for call in calls), default=1.0)
-    width_s = max(1.0, end_s / 180)
-    for kind, color in (("read", SHADES[0]), ("write", ASKED)):
+    def over_time(some: Sequence[Call], of: str) -> list[tuple[float, float]]:
         stretches: dict[int, list[float]] = {}
-        for call in calls:
-            if call.kind == kind and not call.outcome:
-                stretches.setdefault(int(call.at_s // width_s), []).append(call.took_s * 1e3)
-        at = [(number + 0.5) * width_s / 60 for number in sorted(stretches)]
-        for share, style in ((50, "-"), (100, ":")):
-            values = [np.percentile(stretches[number], share) for number in sorted(stretches)]
-            label = f"{kind}s, {'median' if share == 50 else 'longest'}"
-            panels[0].plot(at, values, color=color, linestyle=style, linewidth=1.1, label=label)
-    panels[0].set_yscale("log")
-    panels[0].set_ylabel("latency, ms")
-    panels[0].legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        for call in some:
+            stretches.setdefault(int(call.at_s // width_s), []).append(call.took_s * 1e3)
+        value: Any = {"median": np.median, "longest": np.max, "count": len}[of]
+        return [((number + 0.5) * width_s / 60, float(value(took))) for number, took in stretches.items()]
+
+    well = {
+        kind: [call for call in calls if call.kind == kind and not call.outcome] for kind in ("read", "write")
+    }
+    latency = {f"{kind}s, {of}": over_time(well[kind], of) for kind in well for of in ("median", "longest")}
     bad = [call for call in calls if call.outcome]
-    for announced, color in ((True, SHADES[0]), (False, WRONG)):
-        counts = Counter(
-            int(call.at_s // width_s)
-            for call in bad
-            if any(one.announces(call) for one in windows) == announced
-        )
-        panels[1].bar(
-            [(number + 0.5) * width_s / 60 for number in counts],
-            list(counts.values()),
-            width=width_s / 60,
-            color=color,
-            label=f"{'announced' if announced else 'NOT announced'}: {sum(counts.values()):,}",
-        )
-    panels[1].set_ylabel(f"errors in {width_s:.0f} s")
-    panels[1].legend(frameon=False, fontsize=7, loc="upper right")
-    for number, who in enumerate(("parent", "gateways", "shards")):
-        own = [one for one in samples if one.who == who]
-        at = [one.at_s / 60 for one in own]
-        color = SHADES[number]
-        panels[2].plot(at, [one.memory_bytes / 2**20 for one in own], color=color, linewidth=1.0, label=who)
-        panels[3].plot(at, [one.descriptors for one in own], color=color, linewidth=1.0, label=who)
-    for axes, label in ((panels[2], "memory (RSS), MiB"), (panels[3], "descriptors")):
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    panels[3].set_xlabel("minutes")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(path)
-    plt.close(drawn)
+    announced = [call for call in bad if any(one.announces(call) for one in windows)]
+    others = [call for call in bad if call not in announced]
+    errors = {
+        f"announced errors: {len(announced):,}": over_time(announced, "count"),
+        f"NOT announced: {len(others):,}": over_time(others, "count"),
+    }
+    kinds = list(dict.fromkeys(one.who for one in samples))
+    memory = {who: [(s.at_s / 60, s.memory_bytes / 2**20) for s in samples if s.who == who] for who in kinds}
+    open_ = {who: [(s.at_s / 60, float(s.descriptors)) for s in samples if s.who == who] for who in kinds}
+    moments = {what: [one.start_s / 60 for one in windows if one.what == what] for what in ANNOUNCED}
+    panels = [
+        Panel("latency, ms", latency, log=True, marked=False, moments=moments),
+        Panel(f"errors in {width_s:.0f} s", errors, joined=False),
+        Panel("memory (RSS), MiB", memory, marked=False),
+        Panel("descriptors", open_, marked=False),
+    ]
+    return Picture("", "Calls and processes over time", panels, x="minutes")
+
+
+def write(out: Path, name: str, rows: Sequence[Row], picture: Picture) -> str:
+    """Write the page, its rows and its picture; returns the page."""
+    plan = next(row for row in rows if row["what"] == "plan")
+    host = next(row for row in rows if row["what"] == "machine")
+    plots.draw(picture, out / picture.file(name))
+    text = [
+        f"# {name}: {plan['took_s'] / 60:.0f} minutes of reads, writes, kills, stops and publications",
+        "",
+        f"{machine_line(host)} `velo serve` with {plan['shards']} shards of two replicas in processes of "
+        f"their own, {plan['workers']} gateways, {plan['readers']} callers that read and {plan['writers']} "
+        f"that write; two builds of {plan['rows']:,} rows replace each other. Seed {plan['seed']}"
+        + (", patient." if plan["patient"] else "."),
+        "",
+        f"![{picture.title}]({picture.file(name)})",
+        "",
+        *Table("Verdicts", VERDICTS, [row for row in rows if row["what"] == "verdict"]).markdown(),
+        "",
+        *Table(
+            "Calls by the event that they met",
+            CALLS,
+            [row for row in rows if row["what"] in ("quiet", "event")],
+            "Writes beside an event are those that succeeded.",
+        ).markdown(),
+    ]
+    pages.write(out, name, rows, "\n".join(text) + "\n")
+    return (out / f"{name}.md").read_text()

@@ -18,16 +18,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class At:
-    """A curve's value at a recall.
+    """A curve's value at a recall, and the settings it lies between.
 
-    Attributes
-    ----------
-    value : float
-    how : str
-        The settings it lies between, or the one setting it was taken from.
-    exact : bool
-        False where the curve begins above the recall: the value is that of its first setting, and a lower
-        recall might have cost less.
+    It is not ``exact`` where the curve begins above the recall: a lower recall might have cost less.
     """
 
     value: float

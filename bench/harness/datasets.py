@@ -1,11 +1,8 @@
-"""Benchmark sets: where they lie, what they hold, and exact truth for any prefix of them."""
+"""Benchmark sets, and exact truth for any prefix of them."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -66,30 +63,21 @@ def read_u8bin(path: Path) -> NDArray[np.uint8]:
 
 def load(folder: Path, *, limit: int | None = None, query_count: int | None = None) -> Dataset:
     """Open the set in ``folder``; with ``limit`` its first rows only, with truth of their own."""
-    slack = DISTANCE_SLACK
-    if (folder / "base.u8bin").exists():
-        base: Vectors = read_u8bin(folder / "base.u8bin")
-        queries: Vectors = np.asarray(read_u8bin(folder / "query.u8bin"))
-        truth = read_truth(folder / "truth.bin").ids
-        metric = "l2"
-    elif (folder / "sample.u8bin").exists():
-        base = read_u8bin(folder / "sample.u8bin")
-        queries = np.asarray(read_u8bin(folder / "sample_queries.u8bin"))
-        truth = read_truth(folder / "sample_truth.bin").ids
-        metric = "l2"
-    elif (folder / "base.f16.npy").exists():
-        base = np.load(folder / "base.f16.npy", mmap_mode="r")
-        queries = np.load(folder / "query.f16.npy")
+    slack, metric = DISTANCE_SLACK, "l2"
+    prefix = "sample_" if (folder / "sample.u8bin").exists() else ""
+    if prefix or (folder / "base.u8bin").exists():
+        base: Vectors = read_u8bin(folder / ("sample.u8bin" if prefix else "base.u8bin"))
+        queries: Vectors = np.asarray(read_u8bin(folder / f"{'sample_queries' if prefix else 'query'}.u8bin"))
+        truth = read_truth(folder / f"{prefix}truth.bin").ids
+    elif (file := folder / "base.f16.npy").exists() or (folder / "set.json").exists():
+        kind, key = (".f16", "all_ids") if file.exists() else ("", "ids")
+        base = np.load(folder / f"base{kind}.npy", mmap_mode="r")
+        queries = np.load(folder / f"query{kind}.npy")
         with np.load(folder / "truth.npz") as arrays:
-            truth = arrays["all_ids"].astype(np.int64)
+            truth = arrays[key].astype(np.int64)
         metric = "cosine"
-    elif (folder / "set.json").exists():
-        base = np.load(folder / "base.npy", mmap_mode="r")
-        queries = np.load(folder / "query.npy")
-        with np.load(folder / "truth.npz") as arrays:
-            truth = arrays["ids"].astype(np.int64)
-        metric = json.loads((folder / "set.json").read_text())["metric"]
-        slack = EXACT_SLACK
+        if not kind:
+            metric, slack = json.loads((folder / "set.json").read_text())["metric"], EXACT_SLACK
     else:
         raise DataError(
             f"{folder} holds no set that is known here: no base.u8bin, sample.u8bin, base.f16.npy or set.json"
@@ -184,26 +172,3 @@ def recall_within(
     hits = (distances <= reach[:, None]).sum(axis=1) - repeats
     shares: NDArray[np.float64] = np.minimum(hits, true_counts) / true_counts
     return shares
-
-
-def find(name: str, maker: Path | None = None) -> Path:
-    """The folder of the set ``name``: under $VELO_DATA, else ./.bench/data; made there by ``maker`` if it is
-    given.
-    """
-    homes = [Path(os.environ["VELO_DATA"])] if os.environ.get("VELO_DATA") else []
-    homes.append(Path(".bench/data"))
-    for home in homes:
-        for folder in (home / name, home):
-            if folder.name == name and (folder / "base.u8bin").exists():
-                return folder.resolve()
-    if maker is None:
-        looked = " or ".join(str(home / name) for home in homes)
-        raise DataError(
-            f"{name} is not in {looked}; set VELO_DATA, or name the script that makes it with --maker"
-        )
-    out = (homes[0] / name).resolve()
-    command = [sys.executable, str(maker), "--out", str(out)]
-    if name == "sift100k":
-        command += ["--n", "100000", "--full", str(find("sift1m", maker))]
-    subprocess.run(command, check=True)
-    return out

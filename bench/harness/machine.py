@@ -4,15 +4,19 @@ reads.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import platform
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bench.harness.datasets import DataError
 
 READ_BYTES = 4096
 PROBE_S = 1.5
@@ -98,3 +102,25 @@ def _read_loop(fd: int, pages: int, seed: int, seconds: float) -> list[float]:
         os.preadv(fd, [buffer], offset)
         taken.append(time.perf_counter() - start)
     return taken
+
+
+def reads_at_depth(path: Path, *, seconds: float = 4.0, depth: int = 64) -> dict[str, Any]:
+    """The rate of random 4 KiB reads with O_DIRECT from ``path``, ``depth`` of them in flight, by fio.
+
+    Raises
+    ------
+    DataError
+        fio is not installed, or refuses the file.
+    """
+    words = f"--name=reads --readonly --rw=randread --bs={READ_BYTES} --direct=1 --iodepth={depth}"
+    words += f" --time_based --runtime={seconds:g} --output-format=json"
+    for engine in ("io_uring", "libaio"):
+        command = ["fio", f"--filename={path.resolve()}", f"--ioengine={engine}", *words.split()]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise DataError("fio is not installed: it measures the device") from error
+        if done.returncode == 0:
+            rate = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]["iops"]
+            return {"reads_per_s": float(rate), "how": f"fio, randread 4 KiB, O_DIRECT, depth {depth}"}
+    raise DataError(f"fio: {done.stderr.strip().splitlines()[-1]}")

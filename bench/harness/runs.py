@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import velo
-from bench.harness import cgroup, datasets
+from bench.harness import datasets
+from bench.harness.curves import Row
 from bench.harness.datasets import Dataset
+from bench.harness.sections import Context
 from bench.peers import install
 from velo.options import BuildOptions
 
@@ -27,6 +32,7 @@ COUNTERS = ("reads", "rounds", "bytes_read", "shared_reads", "cache_hits", "esti
 FILES = ("metadata", "queries")
 RUN_TIMEOUT_S = 4 * 3600
 DEFAULT_BITS = "4+6"
+_RUNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -42,29 +48,32 @@ class Job:
 def velo_job(
     dataset: Dataset,
     budget: str,
-    lists: Sequence[str],
+    lists: Sequence[str | int],
     *,
     io: str = "auto",
     plan: str = "auto",
-    metadata: bool = True,
+    build: dict[str, Any] | None = None,
+    **point: Any,
 ) -> Job:
-    """velo at a budget such as ``20%``, or ``10%:2+6`` with the bits in memory and in the record."""
+    """velo at a budget such as ``20%``, or ``10%:2+6`` with the bits in memory and in the record.
+
+    ``build`` goes into the options of the build, ``point`` into every setting.
+    """
     share, _, bits = budget.partition(":")
     share_of(share)
     memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
-    build: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
-    options = BuildOptions(search_memory=share, **build).for_vectors(dataset.n, dataset.dim)
+    chosen: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
+    options = BuildOptions(search_memory=share, **chosen).for_vectors(dataset.n, dataset.dim)
     if plan != "links_on_disk" and not options.page_links:
-        build["page_links"] = False
+        chosen["page_links"] = False
     if options.page_codes:
-        build["page_codes"] = True
+        chosen["page_codes"] = True
     if dataset.metric != "l2":
-        build["metric"] = dataset.metric
-    if metadata and dataset.labels is not None:
-        build["metadata"] = str(dataset.labels)
+        chosen["metric"] = dataset.metric
     label = " ".join(["velo", share, f"{memory_bits}+{record_bits}", *(x for x in (io, plan) if x != "auto")])
-    fixed = {"memory": share, "io": io, "plan": plan}
-    return Job("velo", label, build, [velo_point(text) | fixed for text in lists])
+    fixed = {"memory": share, "io": io, "plan": plan} | point
+    points = [velo_point(str(text)) | fixed for text in lists]
+    return Job("velo", label, chosen | (build or {}), points)
 
 
 def velo_point(text: str) -> dict[str, Any]:
@@ -76,37 +85,23 @@ def velo_point(text: str) -> dict[str, Any]:
 def peer_job(name: str, dataset: Dataset, lists: Sequence[int], code_share: float) -> Job:
     """The peer's settings: those its papers and manuals recommend, one place for all."""
     points = [{"list_size": size} for size in lists]
-    mapped = [{**point, "mapped": True} for point in points]
-    code_bytes = min(int(dataset.dim * 4 * code_share), dataset.dim)
-    match name:
-        case "hnswlib":
-            return Job(name, "hnswlib", {"degree": 32, "build_list_size": 200, "seed": 1}, points)
-        case "usearch":
-            return Job(name, "usearch", {"degree": 16, "build_list_size": 128}, points)
-        case "rabitqlib":
-            return Job(name, "rabitqlib SymphonyQG", {"degree": 32, "build_list_size": 128}, points)
-        case "diskannpy":
-            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
-            return Job(name, f"diskannpy {code_share:.0%}", build, [{**p, "beam_width": 4} for p in points])
-        case "zvec":
-            build = {"degree": 64, "build_list_size": 50, "code_bytes": code_bytes}
-            return Job(name, f"zvec DiskANN {code_share:.0%}", build, points)
-        case "diskannrust":
-            build = {"degree": 64, "build_list_size": 100, "code_bytes": code_bytes, "build_memory_gb": 8}
-            return Job(name, f"diskannpy-rust {code_share:.0%}", build, points)
-        case "qdrantedge":
-            return Job(name, "Qdrant Edge int8", {"degree": 16, "build_list_size": 100}, points)
-        case "lancedb":
-            partitions = max(int(dataset.n**0.5), 1)
-            build = {"partitions": partitions, "code_bytes": dataset.dim // 2}
-            return Job(name, f"LanceDB IVF_PQ {dataset.dim // 2} B", build, points)
-        case "alayalite":
-            return Job(name, "alayalite DiskANN", {}, points)
-        case "usearch-mapped":
-            return Job("usearch", "usearch, mapped", {"degree": 16, "build_list_size": 128}, mapped)
-        case "numpy":
-            return Job(name, "numpy, exact", {}, [{"list_size": 0}])
-    raise install.PeerMissing(f"{name}: no such peer; there are {', '.join(install.NAMES)}")
+    codes = {"code_bytes": min(int(dataset.dim * 4 * code_share), dataset.dim)}
+    share = f"{code_share:.0%}"
+    every: dict[str, tuple[str, dict[str, Any], list[Row]]] = {
+        "hnswlib": ("hnswlib", {"degree": 32, "build_list_size": 200, "seed": 1}, points),
+        "usearch": ("usearch", {"degree": 16, "build_list_size": 128}, points),
+        "rabitqlib": ("rabitqlib SymphonyQG", {"degree": 32, "build_list_size": 128}, points),
+        "diskannpy": (
+            f"diskannpy {share}",
+            {"degree": 64, "build_list_size": 100, **codes, "build_memory_gb": 8},
+            [point | {"beam_width": 4} for point in points],
+        ),
+        "zvec": (f"zvec DiskANN {share}", {"degree": 64, "build_list_size": 50, **codes}, points),
+        "numpy": ("numpy, exact", {}, [{"list_size": 0}]),
+    }
+    if name not in every:
+        raise install.PeerMissing(f"{name}: no such peer; there are {', '.join(every)}")
+    return Job(name, *every[name])
 
 
 def share_of(budget: str) -> float:
@@ -130,7 +125,6 @@ def export_arrays(dataset: Dataset, work: Path) -> Arrays:
     """The set's files, written once: one for the base vectors, one for each choice of queries."""
     folder = work / "arrays" / f"{dataset.name}-{dataset.n}"
     folder.mkdir(parents=True, exist_ok=True)
-    own = digest(dataset.queries)
 
     def saved(name: str, vectors: datasets.Vectors, scaled: bool) -> Path:
         path = folder / f"{name}.npy"
@@ -140,15 +134,12 @@ def export_arrays(dataset: Dataset, work: Path) -> Arrays:
             unfinished.replace(path)
         return path
 
-    base, queries = saved("base", dataset.base, True), saved(f"queries-{own}", dataset.queries, True)
+    queries = f"queries-{digest(dataset.queries)}"
+    scaled = saved("base", dataset.base, True), saved(queries, dataset.queries, True)
     if dataset.metric == "l2":
-        return Arrays(base, queries, base, queries)
-    return Arrays(
-        base,
-        queries,
-        saved("raw_base", dataset.base, False),
-        saved(f"raw_queries-{own}", dataset.queries, False),
-    )
+        return Arrays(*scaled, *scaled)
+    raw = saved("raw_base", dataset.base, False), saved(f"raw_{queries}", dataset.queries, False)
+    return Arrays(*scaled, *raw)
 
 
 def digest(array: np.ndarray[Any, Any]) -> str:
@@ -189,91 +180,82 @@ def ready_index(job: Job, dataset: Dataset, work: Path) -> Path | None:
     return folder / "index.velo"
 
 
-def built_index(job: Job, dataset: Dataset, work: Path, out: Path, *, threads: int) -> Path:
-    """velo's index for ``job``, built if it is not there; the build's log lands in ``out``."""
-    path = ready_index(job, dataset, work)
-    if path is None:
-        run_job(Job(job.system, job.label, job.build, []), dataset, work, out, threads=threads)
-    return index_folder(job, dataset, work) / "index.velo"
+def built_index(context: Context, dataset: Dataset, job: Job) -> Path:
+    """velo's index for ``job``, built if it is not there."""
+    if ready_index(job, dataset, context.folder) is None:
+        run_job(context, dataset, replace(job, points=[]), run_folder(context, "build"))
+    return index_folder(job, dataset, context.folder) / "index.velo"
 
 
-def run_job(
-    job: Job,
-    dataset: Dataset,
-    work: Path,
-    out: Path,
-    *,
-    threads: int,
-    single_count: int = 0,
-    group: cgroup.Group | None = None,
-    timeout_s: float = RUN_TIMEOUT_S,
-) -> None:
-    """Measure ``job`` in a process of its own; answers and ``points.jsonl`` land in ``out``.
+def run_folder(context: Context, name: str) -> Path:
+    """A folder for the raw answers of a run."""
+    return context.folder / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_RUNS)}"
 
-    With ``group`` the process is in it from its first page on.
-    """
+
+def measured(context: Context, dataset: Dataset, job: Job) -> list[Row]:
+    """The scored rows of a job, measured in a process of its own."""
+    return measured_with_answers(context, dataset, job)[0]
+
+
+def measured_with_answers(
+    context: Context, dataset: Dataset, job: Job
+) -> tuple[list[Row], list[NDArray[np.int64]]]:
+    """The same with the ids that each setting found."""
+    folder = run_folder(context, job.system)
+    run_job(context, dataset, job, folder)
+    request = json.loads((folder / "request.json").read_text())
+    rows, answers = [], []
+    for number, line in enumerate((folder / "points.jsonl").read_text().splitlines()):
+        with np.load(folder / f"{number}.npz") as file:
+            answer = {name: file[name] for name in file.files}
+        rows.append(score(dataset, request, json.loads(line), answer))
+        answers.append(answer["ids"].astype(np.int64))
+    return rows, answers
+
+
+def run_job(context: Context, dataset: Dataset, job: Job, out: Path) -> None:
+    """Measure ``job`` in a process of its own; answers and ``points.jsonl`` go to ``out``."""
+    work = context.folder
     arrays = export_arrays(dataset, work)
     mine = job.system == "velo"
     if mine:
         ready_index(job, dataset, work)
     out.mkdir(parents=True, exist_ok=True)
     request = out / "request.json"
-    request.write_text(
-        json.dumps(
-            {
-                "system": job.system,
-                "label": job.label,
-                "base": str(arrays.raw_base if mine else arrays.base),
-                "queries": str(arrays.raw_queries if mine else arrays.queries),
-                "k": datasets.K,
-                "threads": threads,
-                "single_count": single_count,
-                "folder": str(index_folder(job, dataset, work)),
-                "built_by": library_digest() if mine else None,
-                "build": job.build,
-                "points": job.points,
-                "out": str(out),
-            },
-            indent=1,
-        )
-    )
-    env = dict(os.environ)
-    env.update(
-        {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    )
-    if job.system == "velo":
+    told = {
+        "system": job.system,
+        "label": job.label,
+        "base": str(arrays.raw_base if mine else arrays.base),
+        "queries": str(arrays.raw_queries if mine else arrays.queries),
+        "k": datasets.K,
+        "threads": context.threads,
+        "single_count": context.single_count,
+        "folder": str(index_folder(job, dataset, work)),
+        "built_by": library_digest() if mine else None,
+        "build": job.build,
+        "points": job.points,
+        "out": str(out),
+    }
+    request.write_text(json.dumps(told, indent=1))
+    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    env = dict(os.environ) | dict.fromkeys(pools, str(context.threads))
+    if mine:
         python = Path(sys.executable)
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
     else:
         python = install.interpreter(job.system, work)
         env.pop("PYTHONPATH", None)
     command = [str(python), str(install.runner(job.system)), str(request)]
-    start = subprocess.Popen if group is None else group.popen
     with (out / "log").open("w") as log:
-        child = start(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=out)
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=out)
         with child:
             try:
-                code = child.wait(timeout=timeout_s)
+                code = child.wait(timeout=RUN_TIMEOUT_S)
             finally:
                 child.kill()  # one that took too long, or an interrupt
     if code != 0:
         tail = (out / "log").read_text(errors="replace").strip().splitlines()[-12:]
         raise RuntimeError(f"{job.label} failed ({code}); {out / 'log'} ends:\n" + "\n".join(tail))
-
-
-def score_run(dataset: Dataset, run_folder: Path) -> list[dict[str, Any]]:
-    """Rows of the table from the raw answers under ``run_folder``; measures nothing, so it may be run
-    again.
-    """
-    rows = []
-    for points in sorted(run_folder.glob("*/points.jsonl")):
-        request = json.loads((points.parent / "request.json").read_text())
-        for i, line in enumerate(points.read_text().splitlines()):
-            with np.load(points.parent / f"{i}.npz") as answer:
-                rows.append(
-                    score(dataset, request, json.loads(line), {name: answer[name] for name in answer.files})
-                )
-    return rows
 
 
 def score(

@@ -28,20 +28,10 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Context:
-    """What every section is told; it travels to the section's process as JSON.
+    """The input of every section, which travels to the section's process as JSON.
 
-    Attributes
-    ----------
-    data, work : Path
-    limit : int, optional
-        Only so many base vectors.
-    query_count : int
-        Queries that are measured; a set's other queries warm caches up.
-    single_count : int
-        Queries of the one-at-a-time pass.
-    threads : int
-    options : dict
-        What the report's command line chose beyond that.
+    Of a set's queries the first ``query_count`` are measured and others warm caches up; ``single_count`` are
+    asked one at a time. ``options`` are those of the report.
     """
 
     data: str

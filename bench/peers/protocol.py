@@ -1,26 +1,23 @@
-"""How a system under test is run: one process, one request file, one folder of answers.
+"""The protocol of a system under test: one process, one request file, one folder of answers.
 
-Every runner is a small script beside this file's folders. It subclasses :class:`System` and ends with
-``run(MySystem)``. It is started with the interpreter of its own environment and one argument, a JSON file:
+A runner is a script in a folder beside this file. It subclasses :class:`System`, ends with
+``run(MySystem)``, and is started with the interpreter of its own environment and one argument, a JSON file:
 
     base, queries    paths of npy files
     k, threads       numbers
     single_count     queries of the one-at-a-time pass (the first of ``queries``)
-    folder           where the index lives; kept between runs, ``built.json`` in it says that it is whole
-    build            options of the build, opaque here
-    built_by         what ``built.json`` keeps of the builder, opaque here
+    folder           the index, kept between runs; ``built.json`` in it says that it is whole
+    build, built_by  options of the build, and the builder: opaque here
     points           settings to measure, one after the other
-    out              folder for answers; point i leaves ``i.npz``
+    out              folder of the answers: ``i.npz`` and a line of ``points.jsonl`` for point i
 
-One JSON line a point goes to ``out/points.jsonl``. Only numpy and the standard library are used here: the
-file is imported inside environments that know nothing of velo.
+Only numpy and the standard library are used here: environments import it that know nothing of velo.
 
-What is measured, and how it stays honest: the batch pass and the one-at-a-time pass are separate; no clock
-runs inside the batch; warm-up queries are the last of the set, and are measured in neither pass when the set
-is large enough (a point's ``warm_up_count`` asks for more of them, to fill a cache); pages of the index files
-are dropped from the page cache before opening; memory is the growth of the process's resident set since just
-before the index was opened, at its highest; bytes from the device are the kernel's own count for this process
-(/proc/self/io), beside whatever the system itself claims.
+The batch pass and the one-at-a-time pass are separate, and no clock runs inside the batch. Warm-up queries
+are the last of the set, and are measured in neither pass when the set is large enough (a point's
+``warm_up_count`` asks for more of them, to fill a cache). Pages of the index files are dropped from the page
+cache before opening. Memory is the highest growth of the process's resident set since just before the index
+was opened; bytes from the device are the kernel's own count for this process (/proc/self/io).
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ import shutil
 import sys
 import time
 from abc import ABC, abstractmethod
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +43,12 @@ WARM_UP_COUNT = 200
 class System(ABC):
     """One system under test."""
 
-    #: "memory" or "disk": where the vectors are while searching.
+    #: The distribution under test.
+    package = "numpy"
+    #: "memory" or "disk": the place of the vectors during a search.
     home = "memory"
+    #: The type of queries that the system takes; None: the set's own. The conversion is not timed.
+    query_dtype: str | None = "float32"
     #: Queries of the one-at-a-time pass at most: a slow system needs no thousand.
     single_max = 1_000_000
 
@@ -56,9 +58,9 @@ class System(ABC):
         self.folder = Path(request["folder"])
         self.options: dict[str, Any] = request["build"]
 
-    @abstractmethod
     def version(self) -> str:
         """Version of the package under test."""
+        return version(self.package)
 
     @abstractmethod
     def build(self, base: np.ndarray) -> None:
@@ -67,10 +69,6 @@ class System(ABC):
     @abstractmethod
     def open(self) -> None:
         """Open ``self.folder`` for searching."""
-
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        """Conversion that a caller would have done before: not timed."""
-        return queries
 
     def set_point(self, point: dict[str, Any]) -> None:
         """Take the settings of the next measurement."""
@@ -89,13 +87,11 @@ class System(ABC):
         return np.asarray(answer, dtype=np.int64)
 
     def counters(self, answer: Any) -> dict[str, np.ndarray]:
-        """One array a counter, an entry a query, from the batch's answer; names as in velo's
-        ``result.stats``.
-        """
+        """Arrays with an entry for each query, by the names of velo's ``result.stats``."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """What is worth a line beside the numbers: bytes in memory by part, the device, …"""
+        """Facts beside the numbers: bytes in memory by part, the device, …"""
         return {}
 
 
@@ -237,7 +233,9 @@ def run(kind: type[System]) -> None:
             sys.exit(f"{sys.argv[0]}: the build failed")
     built = build_once(system, request["base"], request["built_by"])
 
-    queries = system.prepare_queries(np.load(request["queries"]))
+    queries = np.load(request["queries"])
+    if system.query_dtype is not None:
+        queries = queries.astype(system.query_dtype)
     gc.collect()
     drop_page_cache(system.folder)
     reset_peak()

@@ -1,4 +1,4 @@
-"""Every result says which library was measured; runs that were ended are taken up again."""
+"""Every result says which library was measured; sections keep their results and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.commands import report_sections
+from bench.commands import report
 from bench.harness import pages, sections
 from bench.harness.runs import ROOT
 
@@ -24,7 +24,7 @@ MEASURED = re.compile(rf"Measured at `[0-9a-f]{{10}}(\+changes)?`, ({'|'.join(MO
 LINK = re.compile(r"\]\(([^)#]+)\)")
 #: Rows are named, not linked: the site has no raw numbers.
 ROWS = re.compile(r"`([\w.-]+\.jsonl)`")
-MODULE = report_sections.__name__
+MODULE = report.__name__
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -139,23 +139,23 @@ def test_a_library_older_than_its_sources_is_not_that_of_the_commit(tmp_path: Pa
 
 
 def context(work: Path, queries: int = 60) -> sections.Context:
-    options = {"budgets": ["20%"], "peers": [], "lists": [24, 96]}
+    options = {"budgets": ["20%"], "peers": [], "lists": [24, 96], "four_bits": "4+4"}
     return sections.Context(str(SAMPLE), str(work), 4000, queries, 10, 2, options)
 
 
 def test_a_run_measures_what_an_earlier_one_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = context(tmp_path / "work")
-    steps = {"used": sections.Section("used", report_sections.used, 60.0)}
+    steps = {"disk_ratio": sections.Section("disk_ratio", report.disk_ratio, 60.0)}
     folder = tmp_path / "kept"
 
     def measured(context: sections.Context = asked, only: list[str] | None = None) -> dict[str, Any]:
-        return dict(sections.run(MODULE, steps, context, folder=folder, only=only)["used"])
+        return dict(sections.run(MODULE, steps, context, folder=folder, only=only)["disk_ratio"])
 
     first = measured()
     assert first["library"] == pages.library()
     # As if nothing had changed since the commit, wherever this test runs.
     library = {"commit": "c" * 40, "mode": "ReleaseSafe"}
-    (folder / "used.json").write_text(json.dumps(first | {"library": library}))
+    (folder / "disk_ratio.json").write_text(json.dumps(first | {"library": library}))
     monkeypatch.setattr(pages, "library", lambda: library)
     assert measured() == first | {"library": library}
     called: list[str] = []
@@ -167,19 +167,19 @@ def test_a_run_measures_what_an_earlier_one_did_not(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sections, "call", call)
     assert measured() == first | {"library": library}
     assert called == []
-    measured(only=["used"])
+    measured(only=["disk_ratio"])
     measured(context(tmp_path / "work", queries=50))  # asked otherwise
-    assert called == ["used"] * 2
-    (folder / "used.json").write_text(json.dumps({"section": "used", "error": "too long"}))
+    assert called == ["disk_ratio"] * 2
+    (folder / "disk_ratio.json").write_text(json.dumps({"section": "disk_ratio", "error": "too long"}))
     measured()
-    assert called == ["used"] * 3
+    assert called == ["disk_ratio"] * 3
     monkeypatch.setattr(pages, "library", lambda: library | {"commit": "d" * 40})
     measured()
-    assert called == ["used"] * 4
+    assert called == ["disk_ratio"] * 4
     library["commit"] += pages.CHANGES  # what was changed then and what is now need not be the same
     monkeypatch.setattr(pages, "library", lambda: library)
     measured()
-    assert called == ["used"] * 5
+    assert called == ["disk_ratio"] * 5
 
 
 def children(pid: int) -> list[int]:
@@ -221,3 +221,33 @@ def _command(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def test_a_section_that_fails_or_lasts_too_long_leaves_its_reason(tmp_path: Path) -> None:
+    asked = context(tmp_path)
+    failed = sections.call("bench.no_such_module", "x", asked, 60, tmp_path / "a.log")
+    assert "no_such_module" in failed["error"]
+    slow = sections.call(MODULE, "velo20", asked, 0.05, tmp_path / "b.log")
+    assert slow["error"] == "stopped after 0 s"
+
+
+def test_the_reason_is_the_error_under_a_failed_runner() -> None:
+    log = """RuntimeError: velo 20% failed (1); log ends:
+Traceback (most recent call last):
+velo.errors.BudgetTooSmallError: a build of these vectors takes 20 MB
+/bench/peers/velo_runner.py: the build failed
+"""
+    assert sections.reason_in(log).startswith("velo.errors.BudgetTooSmallError")
+    assert sections.reason_in("one\ntwo\n") == "two"
+    assert sections.reason_in("") == ""
+
+
+def test_sections_that_were_not_asked_for_are_taken_as_last_measured(tmp_path: Path) -> None:
+    def never(_: sections.Context) -> sections.Results:
+        raise AssertionError
+
+    named = {name: sections.Section(name, never, 1) for name in ("old", "new")}
+    (tmp_path / "old.json").write_text(json.dumps({"section": "old", "result": {"x": 1}}))
+    found = sections.run(MODULE, named, context(tmp_path), folder=tmp_path, only=[])
+    assert found["old"]["result"] == {"x": 1}
+    assert found["new"]["error"] == "not asked for"

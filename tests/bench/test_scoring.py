@@ -70,12 +70,3 @@ def test_limit_brings_truth_of_its_own() -> None:
 def test_a_folder_without_a_set_says_so(tmp_path: Path) -> None:
     with pytest.raises(datasets.DataError, match=r"base\.u8bin"):
         datasets.load(tmp_path)
-
-
-def test_find_names_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VELO_DATA", str(tmp_path))
-    with pytest.raises(datasets.DataError, match=str(tmp_path)):
-        datasets.find("sift1m")
-    (tmp_path / "sift1m").mkdir()
-    (tmp_path / "sift1m" / "base.u8bin").touch()
-    assert datasets.find("sift1m") == (tmp_path / "sift1m").resolve()

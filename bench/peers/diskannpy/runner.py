@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,16 @@ from protocol import System, run
 
 
 class DiskAnn(System):
+    package = "diskannpy"
     home = "disk"
+    query_dtype = None
     index: Any
     list_size = 0
     beam_width = 0
 
-    def version(self) -> str:
-        return version("diskannpy")
-
     def build(self, base: np.ndarray) -> None:
-        code_bytes = self.options[
-            "code_bytes"
-        ]  # a vector; DiskANN takes it as a share of the search memory, in GiB
+        # DiskANN takes the bytes of codes as a share of the search memory, in GiB.
+        code_bytes = self.options["code_bytes"]
         diskannpy.build_disk_index(
             data=np.ascontiguousarray(base),
             distance_metric="l2",
@@ -55,9 +52,6 @@ class DiskAnn(System):
         return self.index.batch_search(
             queries, self.k, self.list_size, self.threads, self.beam_width
         ).identifiers
-
-    def facts(self) -> dict[str, Any]:
-        return {"files": {path.name: path.stat().st_size for path in sorted(self.folder.glob("*.bin"))}}
 
 
 run(DiskAnn)

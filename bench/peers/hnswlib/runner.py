@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from protocol import System, run
 
 
 class Hnswlib(System):
+    package = "hnswlib"
     index: Any
-
-    def version(self) -> str:
-        return version("hnswlib")
 
     @property
     def space(self) -> str:
@@ -43,9 +40,6 @@ class Hnswlib(System):
         self.index = hnswlib.Index(space=self.space, dim=int((self.folder / "dim").read_text()))
         self.index.load_index(str(self.folder / "index.hnsw"))
         self.index.set_num_threads(self.threads)
-
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(np.float32)
 
     def set_point(self, point: dict[str, Any]) -> None:
         self.index.set_ef(point["list_size"])

@@ -20,14 +20,15 @@ class BruteForce(System):
     squares: np.ndarray
     center: np.ndarray
 
-    def version(self) -> str:
-        return np.__version__
+    def __init__(self, request: dict[str, Any]) -> None:
+        super().__init__(request)
+        self.query_dtype = self.options.get("dtype", "float32")
 
     def build(self, base: np.ndarray) -> None:
         np.save(self.folder / "base.npy", np.asarray(base, dtype=np.float32))
 
     def open(self) -> None:
-        self.base = np.load(self.folder / "base.npy").astype(self.options.get("dtype", "float32"))
+        self.base = np.load(self.folder / "base.npy").astype(self.query_dtype)
         self.center = np.zeros(self.base.shape[1], self.base.dtype)
         if self.base.dtype == np.float64 and self.options.get("metric") != "ip":
             self.center = self.base.mean(axis=0)  # near zero, squares lose no digits
@@ -35,9 +36,6 @@ class BruteForce(System):
         self.squares = np.einsum("ij,ij->i", self.base, self.base)
         if self.options.get("metric") == "ip":
             self.squares[:] = 0
-
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(self.options.get("dtype", "float32"))
 
     def search_batch(self, queries: np.ndarray) -> Any:
         queries = queries - self.center

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from protocol import System, run
 
 
 class Rabitqlib(System):
+    package = "rabitqlib"
     index: Any
-
-    def version(self) -> str:
-        return version("rabitqlib")
 
     def build(self, base: np.ndarray) -> None:
         index = SymqgIndex(base.shape[1], self.options["degree"])
@@ -29,9 +26,6 @@ class Rabitqlib(System):
 
     def open(self) -> None:
         self.index = SymqgIndex.load(str(self.folder / "index.symqg"))
-
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(np.float32)
 
     def search_batch(self, queries: np.ndarray) -> Any:
         return self.index.search_batch(queries, self.k, self.point["list_size"], num_threads=self.threads)

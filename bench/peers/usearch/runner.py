@@ -1,9 +1,8 @@
-"""usearch: HNSW over float32, in memory, or over its mapped file where settings say so."""
+"""usearch: HNSW over float32, in memory."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,8 @@ from protocol import System, run
 
 
 class Usearch(System):
+    package = "usearch"
     index: Any
-
-    def __init__(self, request: dict[str, Any]) -> None:
-        super().__init__(request)
-        self.mapped = any(point.get("mapped", False) for point in request["points"])
-        self.home = "disk" if self.mapped else "memory"
-
-    def version(self) -> str:
-        return version("usearch")
 
     def build(self, base: np.ndarray) -> None:
         index = Index(
@@ -44,10 +36,7 @@ class Usearch(System):
         index.save(str(self.folder / "index.usearch"))
 
     def open(self) -> None:
-        self.index = Index.restore(str(self.folder / "index.usearch"), view=self.mapped)
-
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(np.float32)
+        self.index = Index.restore(str(self.folder / "index.usearch"), view=False)
 
     def set_point(self, point: dict[str, Any]) -> None:
         self.index.expansion_search = point["list_size"]

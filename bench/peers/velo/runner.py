@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 import velo
 from bench.peers.protocol import System, run, status_bytes
-from bench.peers.velo import ablations
 from velo.building.build import build_shard
 from velo.building.queries import query_sample
 from velo.formats.files import as_source
@@ -45,8 +44,9 @@ def wait_for_pages() -> None:
 
 class Velo(System):
     home = "disk"
+    query_dtype = None
     index: velo.Index | None = None
-    opened: tuple[dict[str, Any], str | None] | None = None
+    opened: dict[str, Any] | None = None
     asked: dict[str, Any]
     expected: velo.Expectation | None = None
 
@@ -80,20 +80,13 @@ class Velo(System):
         """Open anew where the settings ask for it, and where a cache holds what another point has read."""
         how = {name: point[name] for name in ("memory", "io", "plan")}
         how["tuning"] = velo.OpenTuning(**point.get("open_tuning", {}))
-        without = point.get("ablations")
-        if (
-            self.index is None
-            or (how, without) != self.opened
-            or self.index.info()["memory_bytes"]["cache"] > 0
-        ):
+        if self.index is None or how != self.opened or self.index.info()["memory_bytes"]["cache"] > 0:
             if self.index is not None:
                 self.index.close()
                 self.index = None
                 gc.collect()
-            if without is not None:
-                ablations.apply(without)
             self.index = velo.open(self.path, threads=self.threads, **how)
-            self.opened = how, without
+            self.opened = how
             if self.index.info()["memory_bytes"]["cache"] > 0:
                 wait_for_pages()
         self.asked = {name: point[name] for name in ASKED if name in point}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ INSERT_CHUNK = 1000
 
 
 class Zvec(System):
+    package = "zvec"
     home = "disk"
     collection: Any
     parameter: Any
@@ -26,9 +26,6 @@ class Zvec(System):
     def __init__(self, request: dict[str, Any]) -> None:
         super().__init__(request)
         zvec.init(query_threads=self.threads, optimize_threads=self.threads, log_level=zvec.LogLevel.WARN)
-
-    def version(self) -> str:
-        return version("zvec")
 
     @property
     def path(self) -> str:
@@ -62,9 +59,6 @@ class Zvec(System):
         self.collection = zvec.open(self.path, zvec.CollectionOption(read_only=True, enable_mmap=True))
         self.pool = ThreadPoolExecutor(self.threads)
 
-    def prepare_queries(self, queries: np.ndarray) -> np.ndarray:
-        return queries.astype(np.float32)
-
     def set_point(self, point: dict[str, Any]) -> None:
         self.parameter = zvec.DiskAnnQueryParam(list_size=point["list_size"])
 
@@ -81,9 +75,6 @@ class Zvec(System):
             own = [int(document.id) for document in documents]
             row[: len(own)] = own
         return ids
-
-    def facts(self) -> dict[str, Any]:
-        return {"stats": str(self.collection.stats)}
 
 
 run(Zvec)

@@ -1,1 +1,0 @@
-"""Which plan wins where memory is short: simulated in numpy over velo's own placement and links."""
