@@ -1,1 +1,1 @@
-"""What ``python -m bench`` measures: a module a command, and what serves it alone."""
+"""The commands of ``python -m bench``: a module with a ``REPORT`` for each, and its parts."""

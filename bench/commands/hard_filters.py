@@ -181,7 +181,7 @@ def rows_of(index: velo.Index, dataset: Dataset, case: Filtered, truth: NDArray[
 
 
 def filter_plans_of(index: velo.Index, dataset: Dataset, case: Filtered) -> dict[str, int]:
-    """How the first few queries go about their filters."""
+    """The filter plans of the first few queries."""
     seen: Counter[str] = Counter()
     for number, query in enumerate(dataset.queries[:PLANS_SEEN]):
         own = case.filters[number] if isinstance(case.filters, list) else case.filters

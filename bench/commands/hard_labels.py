@@ -24,7 +24,7 @@ Rows = NDArray[np.int64]
 
 
 def parts_of(share: float) -> int:
-    """How many labels there are when each is the label of ``share`` of the rows."""
+    """The number of labels when each is the label of ``share`` of the rows."""
     return round(1 / share)
 
 

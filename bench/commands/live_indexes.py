@@ -179,7 +179,7 @@ def writer(
 def stretches(
     times: Sequence[float], values: Sequence[float], of: Callable[[Sequence[float]], float]
 ) -> list[list[float]]:
-    """What a picture needs of many values over time: one of each stretch."""
+    """Values over time for a picture: one of each stretch."""
     step = max(1, len(times) // _STRETCHES)
     return [
         [float(times[start]), float(of(values[start : start + step]))] for start in range(0, len(times), step)

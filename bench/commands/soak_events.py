@@ -15,10 +15,10 @@ import numpy as np
 from bench.commands.soak_load import Build, Call, Ledger
 from velo_serving import Client
 
-#: How long a process stays stopped.
+#: Seconds that a process stays stopped.
 STOPPED_S = 2.5
 
-#: What may still come of an event after all shards are up again.
+#: Seconds after all shards are up again in which an event may still have effects.
 GRACE_S = 1.5
 
 RECOVER_LIMIT_S = 90.0
@@ -56,7 +56,7 @@ class Window:
     recovered_s: float = float("nan")
 
     def meets(self, call: Call) -> bool:
-        """Whether any of it lies within a call."""
+        """Whether it overlaps a call."""
         return self.start_s <= call.at_s + call.took_s and call.at_s <= self.end_s
 
     def announces(self, call: Call) -> bool:

@@ -27,7 +27,7 @@ SETTLED_S = 2.0
 READ_PAUSE_S = 0.04
 WRITE_PAUSE_S = 0.1
 
-#: After so many calls a caller connects anew, so that connections spread over gateways that come and go.
+#: Calls after which a caller connects anew, so that connections spread over gateways that come and go.
 CALLS_A_CONNECTION = 40
 
 #: A write that found its shard away is sent again, under the same name, until it is done or this has passed.
@@ -118,7 +118,7 @@ class Caller(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.ledger = ledger
         self.draw = np.random.default_rng(seed)
-        #: What ended this thread before its time.
+        #: The error that ended this thread before its time.
         self.fault: BaseException | None = None
         self._connect = connect
 
@@ -201,7 +201,7 @@ class Writer(Caller):
         self._first = FIRST_NEW_ID + number * WRITER_IDS
         self._dim = dim
         self._stamp = 0
-        #: How many rows were looked at, and how many had to be written again under the same name.
+        #: The number of rows that were looked at, and of those written again under the same name.
         self.looked = self.repeated = 0
 
     def call(self, client: Client) -> None:

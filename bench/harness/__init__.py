@@ -1,1 +1,1 @@
-"""What every command needs: sets, machines, runs of a system, sections, curves, tables, pictures."""
+"""Parts of every command: sets, machines, runs of a system, sections, curves, targets, reports."""

@@ -31,7 +31,7 @@ class Group:
 
     @property
     def kills(self) -> int:
-        """How many of its processes the kernel ended for want of memory."""
+        """The number of its processes that the kernel ended for want of memory."""
         file = self.path / ("memory.events" if self.is_second else "memory.oom_control")
         counts = dict(line.split() for line in file.read_text().splitlines())
         return int(counts["oom_kill"])

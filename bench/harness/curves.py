@@ -1,4 +1,4 @@
-"""What a curve says at a recall that no setting hit exactly, and how two curves compare there."""
+"""The value of a curve at a recall between two settings, and the ratio of two curves there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class At:
-    """A curve's value at a recall, and the settings it lies between.
+    """A curve's value at a recall, and the settings around it.
 
     It is not ``exact`` where the curve begins above the recall: a lower recall might have cost less.
     """
@@ -75,7 +75,7 @@ def ratio(mine: Sequence[Row], theirs: Sequence[Row], key: str, recall: float) -
 
 
 def why_missing(rows: Sequence[Row], recall: float) -> str:
-    """The sentence that stands for a value that a curve does not give."""
+    """The reason why a curve has no value at a recall."""
     if not rows:
         return "no curve"
     return f"recall {recall:g} not reached (best {best_recall(rows):.4f})"

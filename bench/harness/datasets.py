@@ -51,7 +51,7 @@ class Dataset:
 
     @property
     def float32_bytes(self) -> int:
-        """What a budget's share is a share of, whatever the dtype."""
+        """The size that a budget is a share of, whatever the dtype."""
         return self.n * self.dim * 4
 
 
@@ -138,7 +138,7 @@ def exact_distances(
 
 
 def for_peers(vectors: Vectors, metric: str) -> Vectors:
-    """What a system without cosine is given: cosine's vectors normalised, others as they are."""
+    """Vectors for a system without cosine: those of cosine normalized, others as they are."""
     return unit(vectors.astype(np.float32)) if metric == "cosine" else vectors
 
 

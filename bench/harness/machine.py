@@ -1,6 +1,4 @@
-"""What a number was measured on: processor, memory, kernel, device, and how fast that device answers plain
-reads.
-"""
+"""The machine of a measurement: processor, memory, kernel, device, and the rate of plain reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command leaves: a page, its rows beside it, and in both which library was measured."""
+"""The output of a command: a page and its rows, both with the library that was measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import velo
 Row = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where results lie that were measured before: writing them changes nothing that is measured.
+#: The folder of results: a result written there changes nothing that is measured.
 RESULTS = "docs/results"
 CHANGES = "+changes"
 #: As many parts are named where several libraries were measured; of more their number is said.
@@ -23,7 +23,7 @@ NAMED = 6
 
 
 def library() -> dict[str, str | None]:
-    """The library that this process measures: the ``commit`` of the tree it lies in, and its build ``mode``.
+    """The library that this process measures: the ``commit`` of its tree, and its build ``mode``.
 
     The commit ends in ``+changes`` where the tree is not as it was committed or its native library is older
     than what it is compiled from, and is ``unknown`` outside of a repository. The mode is what the native

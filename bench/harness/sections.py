@@ -118,7 +118,7 @@ def children_cpu_s() -> float:
 
 
 def request_file(log: Path) -> Path:
-    """What the section whose log this is was told, last."""
+    """The last input of the section with this log."""
     return log.with_suffix(".request.json")
 
 

@@ -118,17 +118,16 @@ def check_hard(ran: Ran) -> None:
     assert all(row["reads"] > 0 and row["list_size"] >= 10 for row in rows)
     assert next(row for row in exact if row["asked"] == {"recall": 1.0})["recall_at_10"] == 1
     filters = ran.rows("filters:made")
-    assert {row["matches"] for row in filters} == {1500, 300, 60, 30, 3}
+    assert {row["matches"] for row in filters} == {750, 150, 30, 15, 2}
     assert next(row for row in filters if row["label"] == "random 0.001")["recall"] == 1
     assert values(ran)["recall@10 at recall=0.95 under filters, the worst"] > 0.5
 
 
 def check_live(ran: Ran) -> None:
     told = values(ran)
-    assert told["the same: bytes written ÷ bytes given"] > 1
     assert told["insert, batches of 1,000, `interval`: rows a second of processor"] > 0
     assert told["recall after the last turnover (rows that lie together) less a fresh build's"] > -0.1
-    assert len(ran.found["churn:clusters"]["result"]["steps"]) == 3
+    assert len(ran.found["churn:clusters"]["result"]["steps"]) == 2
     assert ran.found["upserts"]["result"]["4"]["calls"] > 0
 
 
@@ -168,7 +167,7 @@ CASES = {
         [""],
     ),
     "filters": Case(
-        ["uniform10", "share_0.1", "edges"],
+        ["uniform10", "share_0.1"],
         ["--queries", "100", "--lists", "32", "96", "--peers", "none"],
         check_filters,
         lambda _: SAMPLE,
@@ -177,11 +176,11 @@ CASES = {
         ["velo:made", "filters:made"],
         ["--sets", "made", "--peers", "none", "--threads", "1"],
         check_hard,
-        lambda folder: small_set(folder / "made", metric="ip", queries=40).parent,
+        lambda folder: small_set(folder / "made", n=1500, metric="ip", queries=40).parent,
         [""],
     ),
     "live": Case(
-        ["insert", "double", "upserts", "churn:clusters"],
+        ["insert", "upserts", "churn:clusters"],
         [
             "--memory",
             "40%",
@@ -198,7 +197,7 @@ CASES = {
         ],
         check_live,
         lambda folder: small_set(folder, dim=16),
-        ["churn", "double", "insert"],
+        ["churn", "insert"],
     ),
     "confined": Case(
         ["index", "reads", "writes", "optimize"],

@@ -32,7 +32,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with results: pages that do not say what was measured, files that no page shows."""
+    """Faults of results: pages without the library that was measured, files that no page shows."""
     wrong, shown = [], {"README.md"}
     for page in sorted(folder.glob("*.md")):
         text = page.read_text()

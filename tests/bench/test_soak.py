@@ -27,7 +27,7 @@ def test_a_minute_of_everything(tmp_path: Path) -> None:
     )
     verdicts = soak.run(plan, out=tmp_path, name="minute", work=tmp_path)
     assert len(verdicts) == 13
-    # What is flat cannot be told after a minute.
+    # A minute is too short to tell flat figures.
     broken = [one for one in verdicts if not one.holds and "flat" not in one.what]
     assert broken == []
     rows = [json.loads(line) for line in (tmp_path / "soak-minute.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""velo for ann-benchmarks; it lies in ``ann_benchmarks/algorithms/velo`` there."""
+"""velo for ann-benchmarks; its place is ``ann_benchmarks/algorithms/velo`` there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METRICS = {"euclidean": "l2", "angular": "cosine"}
 
 
 class Velo(BaseANN):
-    """An index in a temporary folder, searched from its files with so much memory and a list of so many."""
+    """An index in a temporary folder, searched from its files with a memory budget and a list size."""
 
     def __init__(self, metric: str, memory: str) -> None:
         self._metric = METRICS[metric]
@@ -27,7 +27,7 @@ class Velo(BaseANN):
 
     def fit(self, X: Any) -> None:
         path = Path(self._folder.name) / "index.velo"
-        # What calibration measures chooses lists for a recall; here lists are named.
+        # Calibration is for searches by recall; here lists are named.
         velo.build(path, X, metric=self._metric, search_memory=self._memory, calibrate=False).close()
         self._index = velo.open(path, memory=self._memory)
 

@@ -1,4 +1,4 @@
-"""What a run of velo in VectorDBBench may choose."""
+"""The options of a run of velo in VectorDBBench."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ METRICS = {MetricType.L2: "l2", MetricType.IP: "ip", MetricType.DP: "ip", Metric
 
 
 class VeloConfig(DBConfig):
-    """Where the index lies: velo is a library, and its collection a folder."""
+    """The folder of the index: velo is a library."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""velo for VectorDBBench; it lies in ``vectordb_bench/backend/clients/velo`` there."""
+"""velo for VectorDBBench; its place is ``vectordb_bench/backend/clients/velo`` there."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FACTS = (
     "record_bits",
     "stores_vectors",
 )
-#: What of a setting goes to the search as it is.
+#: Parts of a setting that are passed to the search.
 ASKED = ("list_size", "recall", "exact")
 
 

@@ -1,4 +1,4 @@
-"""velo for the filter track of NeurIPS'23; it lies in ``neurips23/filter/velo`` of big-ann."""
+"""velo for the filter track of NeurIPS'23; its place is ``neurips23/filter/velo`` of big-ann."""
 
 from __future__ import annotations
 

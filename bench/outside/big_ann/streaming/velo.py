@@ -1,4 +1,4 @@
-"""velo for the streaming track of NeurIPS'23; it lies in ``neurips23/streaming/velo`` of big-ann."""
+"""velo for the streaming track of NeurIPS'23; its place is ``neurips23/streaming/velo`` of big-ann."""
 
 from __future__ import annotations
 
