@@ -118,7 +118,8 @@ def check_hard(ran: Ran) -> None:
     assert all(row["reads"] > 0 and row["list_size"] >= 10 for row in rows)
     assert next(row for row in exact if row["asked"] == {"recall": 1.0})["recall_at_10"] == 1
     filters = ran.rows("filters:made")
-    assert {row["matches"] for row in filters} == {750, 150, 30, 15, 2}
+    by_chance = {row["matches"] for row in filters if row["label"].startswith("random")}
+    assert by_chance == {750, 150, 30, 15, 2}
     assert next(row for row in filters if row["label"] == "random 0.001")["recall"] == 1
     assert values(ran)["recall@10 at recall=0.95 under filters, the worst"] > 0.5
 
@@ -191,7 +192,7 @@ CASES = {
             "--seconds",
             "0.2",
             "--turnovers",
-            "2",
+            "1",
             "--single",
             "5",
         ],
