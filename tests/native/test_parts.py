@@ -15,7 +15,7 @@ import pytest
 import velo
 from velo import _native, errors
 from velo._native.limits import native_limit
-from velo.search.request import QUERY_DTYPES, Answer, native_queries
+from velo.search.answer import QUERY_DTYPES, Answer, native_queries
 from velo.testing import synthetic_vectors
 
 DIM = 16

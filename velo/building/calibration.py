@@ -43,7 +43,7 @@ from velo.folder.manifest import read_manifest
 from velo.formats.source import Source
 from velo.options import FILTER_PLANS, OpenTuning
 from velo.parts.part import OpenOptions, Part
-from velo.search.request import QUERY_DTYPES, Answer, native_queries
+from velo.search.answer import QUERY_DTYPES, Answer, native_queries
 from velo.types import AnyArray
 
 __all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]

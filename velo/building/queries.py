@@ -11,7 +11,7 @@ from velo.building.held_out import draw_rows, rows_of
 from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteError
 from velo.formats.files import open_vectors
 from velo.options import BuildOptions
-from velo.search.request import native_queries
+from velo.search.answer import native_queries
 from velo.types import AnyArray
 
 __all__ = ["SAMPLE_MAX", "SAMPLE_MIN", "query_sample"]

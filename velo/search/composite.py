@@ -15,10 +15,11 @@ from velo.filters.compiler import Columns
 from velo.filters.tree import Expr
 from velo.options import Effort, SearchTuning, k_of_one_search
 from velo.results import GroupedResult, RangeResult, SearchResult
+from velo.search.answer import deadline_of, expectation_of, left_s, native_queries
 from velo.search.groups import Groups, check_groups, group_script
 from velo.search.pages import in_pages, page_script
 from velo.search.ranges import Ranges, check_radius, range_script
-from velo.search.request import Request, deadline_of, expectation_of, left_s, native_queries
+from velo.search.request import Request
 from velo.search.script import CombinedHits, Requests, Round, requests_of
 from velo.search.snapshot import Snapshot
 from velo.types import AnyArray
@@ -83,7 +84,7 @@ def result_of(at: Snapshot, request: Request, columns: list[str] | None) -> Sear
 def _metadata_of(request: Request, columns: list[str]) -> pa.Table | list[pa.Table]:
     """The rows of the real hits: gathered once, then cut at each query's end."""
     vertices = request.vertices[np.arange(request.k) < request.counts[:, None]]
-    table = _rows_of(request.store, vertices, columns)
+    table = _rows_of(request.rows.metadata, vertices, columns)
     return table if request.single else _cut(table, np.cumsum(request.counts, dtype=np.int64))
 
 

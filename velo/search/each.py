@@ -11,7 +11,8 @@ import numpy as np
 from velo import _native
 from velo.errors import BusyError, VeloError
 from velo.results import SearchResult
-from velo.search.request import Counters, Request, expectation_of
+from velo.search.answer import Counters, expectation_of
+from velo.search.request import Request
 
 if TYPE_CHECKING:
     import asyncio  # as in completions.py

@@ -15,8 +15,9 @@ from velo.folder.ids import checked_ids
 from velo.folder.text_column import text_column_of
 from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, texts_of, whole_number
 from velo.results import SearchResult, fused
+from velo.search.answer import deadline_of, native_queries
 from velo.search.composite import combined_result, rounds
-from velo.search.request import Request, deadline_of, native_queries
+from velo.search.request import Request
 from velo.search.script import CombinedHits, Requests, Round, Totals
 from velo.search.snapshot import Snapshot
 from velo.types import AnyArray, Int64Array

@@ -10,7 +10,7 @@ from velo.folder.ids import Ids
 from velo.options import Effort, fill_search
 from velo.parts.part import Part
 from velo.results import Expectation, SearchResult
-from velo.search.request import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
+from velo.search.answer import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.types import AnyArray
 
 __all__ = ["Prepared", "prepare"]

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from velo.search.request import COUNTERS, Request
+from velo.search.answer import COUNTERS
+from velo.search.request import Request
 from velo.types import AnyArray
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,56 +21,20 @@ from velo.parts.delta import DeltaRows
 from velo.parts.gate import Gate
 from velo.parts.many import ManyColumns, ManyCompiler, ManyFilter, ManyIds, Stretch
 from velo.parts.part import Part
-from velo.parts.view import AliveRows, View
+from velo.parts.view import View
 from velo.results import FilterPlan
 from velo.search.filter_costs import filter_plan_of
 from velo.search.prepared import Prepared, prepare
-from velo.search.request import Request
+from velo.search.request import Delta, Request, Rows, Segment
 from velo.types import AnyArray
 from velo.words.file import Words
 
-__all__ = ["Delta", "Segment", "Snapshot"]
+__all__ = ["Snapshot"]
 
 #: An event loop searches so many rows itself, in less than a millisecond; to start a thread takes as long.
 _ROWS_IN_LOOP: Final = 4096
 #: Prepared options kept by an index; a service uses a handful.
 _KEPT: Final = 64
-
-
-class Segment(NamedTuple):
-    """A part among all rows of a snapshot.
-
-    Attributes
-    ----------
-    part : Part
-    first : int
-        Its first vertex.
-    alive : AliveRows
-    stretch : int
-        Its place among the snapshot's stretches.
-    """
-
-    part: Part
-    first: int
-    alive: AliveRows
-    stretch: int
-
-
-class Delta(NamedTuple):
-    """The delta of one folder among all rows of a snapshot.
-
-    Attributes
-    ----------
-    view : View
-    first : int
-        Its first vertex.
-    stretches : slice
-        Its places among the snapshot's stretches.
-    """
-
-    view: View
-    first: int
-    stretches: slice
 
 
 class _ShardsCompiler(ManyCompiler):
@@ -332,7 +296,7 @@ class Snapshot:
         """The native arguments of a search without a filter; None if that takes a delta or several calls."""
         if self.deltas or not self.segments:
             return None
-        request = Request(self, np.zeros((1, self.dim), np.float32), 1, Effort(), [])
+        request = self.request(np.zeros((1, self.dim), np.float32), 1, None, Effort())
         calls = request.calls()
         array, count, delta = calls[0][1][:3]
         # The request itself would close a circle of references, which would keep merged parts open.
@@ -354,7 +318,9 @@ class Snapshot:
         """
         with self.gate.inside():
             compiled = filters_of(filters, self.filters)
-            return Request(self, queries, k, effort, compiled, whole_delta=whole_delta)
+            rows = Rows(self.dim, self.segments, self.deltas, self.metadata)
+            prepared = self.prepared(k, *effort)
+            return Request(rows, prepared, queries, effort, compiled, whole_delta=whole_delta)
 
     def run(self, request: Request, argument: str = "queries") -> Request:
         """Answer a request."""
