@@ -22,8 +22,8 @@ def main(url: str = "http://127.0.0.1:8000") -> None:
     """Search the sample's first queries in four ways."""
     queries = open_vectors(DATA / "sample_queries.u8bin").read()[:4]
 
-    # Many queries in one request; npy bodies are the cheapest way to send them.
-    with Client(url, body_format="npy") as client:
+    # Many queries in one request; Arrow bodies are the cheapest way to send them.
+    with Client(url, body_format="arrow") as client:
         ids, distances = client.search(queries, k=3)
         for row, (found, near) in enumerate(zip(ids.tolist(), distances.tolist(), strict=True)):
             print(f"query {row}: ids {found}, squared distances {near}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,8 +26,8 @@ from velo_serving.words.limits import GatewayLimits
 VECTORS = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
 SHARDS = 4
 VECTOR = [0.0, 0.0, 0.0, 0.0]
-NPY = {"Content-Type": "application/x-npy"}
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
+ARROW = {"Content-Type": ARROW_TYPE}
 JSON = {"Content-Type": "application/json"}
 
 #: A search as a server hands it to an app, for tests that are themselves the server.
@@ -95,18 +94,17 @@ def exact(queries: np.ndarray, k: int, passing: np.ndarray | None = None) -> lis
     ]
 
 
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 def arrow(**columns: Any) -> bytes:
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+def rows_in_arrow(rows: np.ndarray) -> bytes:
+    """A body of vectors alone."""
+    return arrow(vector=pa.array(list(rows)))
 
 
 def checked(response: httpx.Response, status: int) -> dict[str, Any]:

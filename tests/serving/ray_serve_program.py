@@ -147,7 +147,7 @@ def scene(path: str, queries: np.ndarray, keys: Path) -> dict[str, Any]:
     }
     serve.run(serve_app(args), name="velo", route_prefix="/")
     url = f"http://127.0.0.1:{port}"
-    with Client(url, collection="photos", api_key=KEY, body_format="npy", retries=10) as client:
+    with Client(url, collection="photos", api_key=KEY, body_format="arrow", retries=10) as client:
         end = time.monotonic() + 60
         while not client.ready():
             assert time.monotonic() < end, "it does not become ready"

@@ -188,7 +188,7 @@ def test_mistakes_are_found_before_anything_is_sent() -> None:
         Client("http://velo", retries=-1)
 
 
-@pytest.mark.parametrize("body_format", ["json", "npy"])
+@pytest.mark.parametrize("body_format", ["json", "arrow"])
 def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
     odd = np.arange(len(VECTORS)) % 2 == 1
 

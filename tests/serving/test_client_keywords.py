@@ -110,7 +110,7 @@ def test_every_keyword_travels() -> None:
     plain = {
         name: EVERYTHING[name] for name in ("recall", "list_size", "exact", "timeout_s", "allow_partial")
     }
-    request = sent("npy", k=7, filter="year = 2020", **plain)
+    request = sent("arrow", k=7, filter="year = 2020", **plain)
     assert dict(request.url.params) == {
         "k": "7",
         "filter": "year = 2020",
@@ -120,12 +120,12 @@ def test_every_keyword_travels() -> None:
         "timeout_ms": "1500.0",
         "allow_partial": "false",
     }
-    assert sent("npy").headers["content-type"] == "application/x-npy"
+    assert sent("arrow").headers["content-type"] == "application/vnd.apache.arrow.stream"
 
 
 def test_a_long_filter_goes_into_the_body() -> None:
     condition = {"id": {"$in": list(range(FILTER_IN_URL_BYTES_MAX))}}
-    request = sent("npy", filter=condition)
+    request = sent("arrow", filter=condition)
     assert len(str(request.url)) < 100
     assert json.loads(request.content)["filter"] == condition
-    assert "filter" in sent("npy", filter={"id": {"$in": [1]}}).url.params
+    assert "filter" in sent("arrow", filter={"id": {"$in": [1]}}).url.params

@@ -16,6 +16,7 @@ import pytest
 import velo
 from tests.filters.dresses import openai, sql, tree
 from tests.serving.conftest import LIST_SIZE
+from tests.serving.exact_gateway import ARROW, rows_in_arrow
 from velo.filters import from_dict, from_sql, to_dict
 from velo_serving import Client, create_app, open_local_backend
 
@@ -104,19 +105,15 @@ def test_what_is_wrong_with_sql_is_told_with_its_place(sample_path: Path) -> Non
                 body = {"vector": [0.0] * 128, "filter": condition}
                 answer = await client.post("/v1/search", json=body)
                 told.append((answer.status_code, answer.json()["error"]))
-            array = np.zeros((1, 128), np.float32)
-            import io
-
-            file = io.BytesIO()
-            np.save(file, array)
+            zeros = rows_in_arrow(np.zeros((1, 128), np.float32))
             for text, status in (
                 ("price < 0.5 AND brand LIKE 'brand0%'", 200),
                 ('{"price": {"$lt": 0.5}}', 200),
             ):
                 answer = await client.post(
                     "/v1/search",
-                    content=file.getvalue(),
-                    headers={"Content-Type": "application/x-npy"},
+                    content=zeros,
+                    headers=ARROW,
                     params={"filter": text, "k": 3},
                 )
                 assert answer.status_code == status, answer.text

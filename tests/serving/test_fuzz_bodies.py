@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serving.exact_gateway import ARROW_TYPE, arrow, npy
+from tests.serving.exact_gateway import ARROW_TYPE, arrow, rows_in_arrow
 from velo.errors import VeloError
 from velo_serving.gateway.bodies import parse_search
 from velo_serving.gateway.errors import RequestError, status_of
@@ -34,7 +34,6 @@ WHOLE = {
             "filters": [None, {"a": {"$in": [1, 2]}}, {"$or": [{"b": "x"}]}],
         }
     ).encode(),
-    "application/x-npy": npy(VECTORS),
     ARROW_TYPE: arrow(vector=pa.array(VECTORS.tolist()), filter=pa.array(['{"a": 1}', None, "{}"])),
 }
 
@@ -63,7 +62,6 @@ WRITES = {
             "metadata": {"tag": ["a", None, "b"], "day": ["2024-01-02", None, None], "id": [1, 2, 3]},
         }
     ).encode(),
-    "application/x-npy": npy(VECTORS),
     ARROW_TYPE: arrow(
         vector=pa.array(VECTORS.tolist()),
         id=pa.array([3, 4, 5]),
@@ -230,4 +228,4 @@ def test_json_of_any_shape(body: dict[str, Any]) -> None:
     )
 )
 def test_query_strings_of_any_shape(pairs: list[tuple[str, str]]) -> None:
-    parsed("application/x-npy", WHOLE["application/x-npy"], pairs)
+    parsed(ARROW_TYPE, rows_in_arrow(VECTORS), pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import platform
 import re
@@ -16,14 +15,14 @@ import pytest
 
 import velo
 from tests.serving.exact_gateway import (
+    ARROW,
     ARROW_TYPE,
-    NPY,
     VECTORS,
     arrow,
     exact,
     exact_backend,
-    npy,
     play,
+    rows_in_arrow,
 )
 from velo_serving.gateway.schemas import CollectionAnswer, SearchAnswer
 
@@ -93,26 +92,23 @@ def test_metadata_in_json_and_arrow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_npy_in_npz_out(tmp_path: Path, dtype: str, order: Any) -> None:
-    queries = np.array(VECTORS[:5].astype(dtype), order=order)
+def test_arrow_in_arrow_out(tmp_path: Path, dtype: str) -> None:
+    queries = VECTORS[:5].astype(dtype)
 
     async def scene(client: httpx.AsyncClient) -> None:
         response = await client.post(
             "/v1/search",
-            content=npy(queries),
-            headers=NPY | {"Accept": "application/x-npz"},
+            content=rows_in_arrow(queries),
+            headers=ARROW | {"Accept": ARROW_TYPE},
             params={"k": 3, "filter": '{"parity": 1}'},
         )
         assert response.status_code == 200, response.text
-        with np.load(io.BytesIO(response.content)) as arrays:
-            odd = np.arange(len(VECTORS)) % 2 == 1
-            assert arrays["ids"].tolist() == exact(queries.astype(np.float32), 3, odd)
-            assert arrays["counts"].tolist() == [3] * 5
-            assert arrays["distances"].dtype == np.float32
-        assert json.loads(response.headers["velo-answer"])["shards_answered"] == 4
-        as_json = await client.post("/v1/search", content=npy(queries[0]), headers=NPY, params={"k": 3})
-        assert as_json.json()["ids"] == exact(queries[0].astype(np.float32), 3)
+        table = pa.ipc.open_stream(response.content).read_all()
+        odd = np.arange(len(VECTORS)) % 2 == 1
+        found = exact(queries.astype(np.float32), 3, odd)
+        assert table.column("id").to_pylist() == [one for row in found for one in row]
+        assert table.schema.field("distance").type == pa.float32()
+        assert json.loads(table.schema.metadata[b"velo"])["shards_answered"] == 4
 
     play(exact_backend(tmp_path), scene)
 
@@ -166,7 +162,7 @@ def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
         assert "https://" not in page.text
         document = (await client.get("/openapi.json")).json()
         search = document["paths"]["/v1/search"]["post"]
-        assert set(search["requestBody"]["content"]) == {"application/json", "application/x-npy", ARROW_TYPE}
+        assert set(search["requestBody"]["content"]) == {"application/json", ARROW_TYPE}
         assert {"400", "404", "413", "415", "422", "429", "503", "504"} <= set(search["responses"])
         assert "SearchAnswer" in document["components"]["schemas"]
         files = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.serving.conftest import THINGS_DIM, THINGS_SHARDS, Served
-from tests.serving.exact_gateway import ARROW_TYPE, NPY, npy
+from tests.serving.exact_gateway import ARROW, ARROW_TYPE, rows_in_arrow
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
 from velo_serving import Client, create_app
@@ -26,7 +26,7 @@ from velo_serving.words.errors import (
 from velo_serving.words.limits import GatewayLimits
 
 
-@pytest.mark.parametrize("body_format", ["json", "npy"])
+@pytest.mark.parametrize("body_format", ["json", "arrow"])
 def test_vectors_of_hits_are_the_stored_ones(
     things_served: Served, things_vectors: np.ndarray, body_format: Any
 ) -> None:
@@ -80,7 +80,10 @@ def test_vectors_in_arrow(things_served: Served, things_vectors: np.ndarray) -> 
     url = f"{things_served.url}/v1/collections/things/search"
     options = {"k": "5", "return_vectors": "true", "return_metadata": "vector,color"}
     answer = httpx.post(
-        url, params=options, content=npy(things_vectors[:2]), headers={**NPY, "Accept": ARROW_TYPE}
+        url,
+        params=options,
+        content=rows_in_arrow(things_vectors[:2]),
+        headers={**ARROW, "Accept": ARROW_TYPE},
     )
     table = pa.ipc.open_stream(answer.content).read_all()
     assert table.column_names == ["query", "rank", "id", "distance", "vector", "metadata.vector", "color"]
@@ -230,7 +233,7 @@ def test_the_client_reads_what_is_not_there() -> None:
     async def run() -> None:
         app = create_app(backend_of(channels))
         async with app.router.lifespan_context(app):
-            for body_format in ("json", "npy"):
+            for body_format in ("json", "arrow"):
                 transport = httpx.ASGITransport(app)
                 async with Client(
                     "http://velo", body_format=body_format, async_transport=transport

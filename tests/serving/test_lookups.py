@@ -104,7 +104,7 @@ def test_exact_distances_are_those_of_the_vectors(
     wanted = np.take_along_axis(distances, nearest, 1).astype(np.float32)
     estimates = client.search(queries, 10, list_size=300)
     assert not np.array_equal(estimates.distances, wanted)
-    with Client(things_served.url, collection="things", body_format="npy") as other:
+    with Client(things_served.url, collection="things", body_format="arrow") as other:
         for one in (client, other):
             found = one.search(queries, 10, list_size=300, exact=True)
             np.testing.assert_array_equal(found.ids, nearest)

@@ -13,13 +13,13 @@ import pytest
 
 import velo
 from tests.serving.conftest import Served
-from tests.serving.exact_gateway import ARROW_TYPE, NPY, arrow, npy
+from tests.serving.exact_gateway import ARROW, arrow
 from velo_serving.gateway.schemas import QueryOptions
 from velo_serving.gateway.write_bodies import WriteOptions
 
 SEARCHES = ("/v1/search", "/v1/collections/{name}/search")
 CREATE = "/v1/collections"
-BINARY = {"application/x-npy", ARROW_TYPE}
+BINARY = {ARROW["Content-Type"]}
 
 #: A value of each that is taken, and what must be beside it.
 TAKEN: dict[str, tuple[str, dict[str, str]]] = {
@@ -36,7 +36,6 @@ TAKEN: dict[str, tuple[str, dict[str, str]]] = {
     "limit": ("4", {"radius": "2.5"}),
     "timeout_ms": ("9000", {}),
     "allow_partial": ("false", {}),
-    "ids": ("[1001]", {}),
     "request_id": ("openapi", {}),
     "name": ("shop", {}),
     "dim": ("8", {}),
@@ -69,20 +68,23 @@ def query_of(operation: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def schema_of(parameter: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = parameter.get("content", {}).get("application/json", parameter)["schema"]
+    schema: dict[str, Any] = parameter["schema"]
     return schema
 
 
 def ask(served: Served, path: str, params: Any, vector: Any = (0.0, 0.0, 0.0)) -> httpx.Response:
-    """Ask by an npy body, or by Arrow where there are no vectors."""
+    """Ask by an Arrow body."""
     url = served.url + path.replace("{name}", "things")
     if path == CREATE:
         needed = {"name": "made", "dim": "3", **params}
-        return httpx.post(url, params=needed, content=arrow(year=[]), headers={"Content-Type": ARROW_TYPE})
+        return httpx.post(url, params=needed, content=arrow(year=[]), headers=ARROW)
     if path.endswith(("update", "delete")):
         columns = {"id": [1002], "year": [3]} if path.endswith("update") else {"id": [1002]}
-        return httpx.post(url, params=params, content=arrow(**columns), headers={"Content-Type": ARROW_TYPE})
-    return httpx.post(url, params=params, content=npy(np.array([vector], np.float32)), headers=NPY)
+        return httpx.post(url, params=params, content=arrow(**columns), headers=ARROW)
+    columns = {"vector": pa.array([list(vector)], pa.list_(pa.float32()))}
+    if not path.endswith("search"):
+        columns["id"] = pa.array([1002])
+    return httpx.post(url, params=params, content=arrow(**columns), headers=ARROW)
 
 
 def test_paths_that_read_a_query_string_name_its_parameters(document: dict[str, Any]) -> None:
@@ -95,8 +97,7 @@ def test_paths_that_read_a_query_string_name_its_parameters(document: dict[str, 
     for path in SEARCHES:
         assert named[path] == set(QueryOptions.model_fields)
     for verb in ("insert", "upsert", "update", "delete"):
-        without = set() if verb in ("insert", "upsert") else {"ids"}
-        assert named[f"/v1/collections/{{name}}/{verb}"] == set(WriteOptions.model_fields) - without
+        assert named[f"/v1/collections/{{name}}/{verb}"] == set(WriteOptions.model_fields)
 
 
 def test_a_gateway_takes_what_is_named_and_nothing_else(served: Served, document: dict[str, Any]) -> None:
@@ -105,8 +106,7 @@ def test_a_gateway_takes_what_is_named_and_nothing_else(served: Served, document
         parameters = query_of(methods.get("post", {}))
         for name in parameters:
             value, beside = TAKEN[name]
-            needed = {"ids": "[1002]"} if path.endswith("upsert") and name != "ids" else {}
-            response = ask(served, path, {name: value, **beside, **needed})
+            response = ask(served, path, {name: value, **beside})
             told = response.json()
             # Writes may lack what else a row needs: the parameter itself is not what is wrong.
             wrong = told.get("error", {})

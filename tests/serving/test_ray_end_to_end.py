@@ -337,7 +337,7 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
 
         async def load(client: Client) -> None:
             while not over.is_set():
-                for body in ("json", "npy"):
+                for body in ("json", "arrow"):
                     answer = await client.search_async(sharded_queries[:8], k=10)
                     assert not answer.partial, (body, answer.failures)
                     seen.append({"new" if one >= 1000 else "old" for row in answer.ids for one in row})
@@ -566,7 +566,7 @@ def test_velo_serve_with_ray_survives_a_kill(own: bool, local_ray: None, tmp_pat
     address = ray.get_runtime_context().gcs_address
     served = Served(str(path), "--ray", *(() if own else ("--ray-address", address)), "--threads", "1")
     try:
-        with Client(served.url, collection="films", body_format="npy") as client:
+        with Client(served.url, collection="films", body_format="arrow") as client:
             assert np.array_equal(whole(client, vectors).ids, expected)
             victim = client.info()["shards"][0]
             os.kill(victim["pid"], signal.SIGKILL)

@@ -87,7 +87,7 @@ def nearest(vectors: np.ndarray, queries: np.ndarray, k: int) -> list[list[str]]
     ]
 
 
-@pytest.mark.parametrize("body_format", ["json", "npy"])
+@pytest.mark.parametrize("body_format", ["json", "arrow"])
 def test_string_ids_travel_in_every_form(named: Path, vectors: np.ndarray, body_format: Any) -> None:
     result = ask(
         open_local_backend(named, threads=1), vectors[:20], 1, list_size=100, body_format=body_format

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 import velo
 from tests.long import count
 from tests.serving.conftest import Served
-from tests.serving.exact_gateway import npy
+from tests.serving.exact_gateway import ARROW_TYPE, rows_in_arrow
 
 #: Requests of each path.
 EXAMPLES = count(12, 25)
@@ -32,11 +32,11 @@ CHECKS = (
 )
 
 
-@schemathesis.serializer("application/x-npy")
-def _npy(context: Any, value: Any) -> bytes:
+@schemathesis.serializer(ARROW_TYPE)
+def _arrow(context: Any, value: Any) -> bytes:
     """A body of vectors as random as the bytes that were drawn: what is asked stands in the query string."""
     drawn = bytes(getattr(value, "data", b""))
-    return npy(np.resize(np.frombuffer(drawn + b"velo", np.uint8), (1 + len(drawn) % 3, 3)))
+    return rows_in_arrow(np.resize(np.frombuffer(drawn + b"velo", np.uint8), (1 + len(drawn) % 3, 3)))
 
 
 @pytest.fixture(scope="module")
@@ -85,4 +85,4 @@ def test_no_answer_is_a_mistake_of_the_server_or_unlike_its_description(api: Any
         ask()
         assert asked >= 1
     assert answered["application/json"] >= 20
-    assert answered["application/x-npy"] >= 1, "no query string was right"
+    assert answered[ARROW_TYPE] >= 1, "no query string was right"

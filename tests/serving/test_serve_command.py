@@ -48,7 +48,7 @@ def test_it_answers_what_the_library_answers(served_index: Served, sample_path: 
             "return_metadata": ["price", "tags", "ts"],
         }
         filtered = index.search(queries, **options)
-        for body_format in ("json", "npy"):
+        for body_format in ("json", "arrow"):
             with Client(served_index.url, body_format=body_format) as other:
                 answer = other.search(queries, k=10, list_size=LIST_SIZE)
                 assert np.array_equal(answer.ids, plain.ids)
@@ -66,7 +66,7 @@ def test_it_answers_what_the_library_answers(served_index: Served, sample_path: 
 
 
 def test_recall_through_http(served_index: Served, sample: Any) -> None:
-    with Client(served_index.url, body_format="npy") as client:
+    with Client(served_index.url, body_format="arrow") as client:
         answer = client.search(sample.queries.astype(np.float32), k=10)
     found = [len(set(row) & set(exact)) for row, exact in zip(answer.ids, sample.truth[:, :10], strict=True)]
     assert np.mean(found) / 10 >= 0.9

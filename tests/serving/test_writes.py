@@ -20,7 +20,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import Served
-from tests.serving.exact_gateway import arrow, npy
+from tests.serving.exact_gateway import arrow, rows_in_arrow
 from velo.errors import (
     DimensionMismatchError,
     DuplicateIdError,
@@ -35,7 +35,6 @@ from velo.folder.shards import homes
 from velo_serving import Client
 
 DIM, ROWS, SHARDS = 8, 90, 3
-NPY = {"Content-Type": "application/x-npy"}
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
 
@@ -360,12 +359,11 @@ def test_bodies_of_all_forms_bring_the_same_row(named: Served, client: Client) -
     ]
     assert set(client.search(row, k=2, recall=1.0).ids[0].tolist()) == {"f0", "f1"}
     for verb, headers, content, status in (
-        ("update", NPY, npy(row), 415),
+        ("insert", {"Content-Type": "application/x-npy"}, b"\x93NUMPY", 415),
         ("delete", ARROW, arrow(year=[5]), 422),
         ("delete", ARROW, arrow(id=["f0"], year=[5]), 422),
         ("update", ARROW, arrow(id=["f0"], year=[6]), 200),
         ("delete", ARROW, arrow(id=["f0", "f1", "f2"]), 200),
-        ("insert", NPY, b"\x93NUMPY", 400),
         ("insert", ARROW, b"nothing", 400),
     ):
         answer = httpx.post(f"{url}/{verb}", headers=headers, content=content)
@@ -462,7 +460,7 @@ def test_a_writer_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> 
         url = f"{served.url}/v1/collections/fast/insert?timeout_ms=1000"
 
         def insert(_: int) -> httpx.Response:
-            return httpx.post(url, headers=NPY, content=npy(rows), timeout=60)
+            return httpx.post(url, headers=ARROW, content=rows_in_arrow(rows), timeout=60)
 
         # There is room for the rows of one call: who comes next waits until a part was made of them.
         with ThreadPoolExecutor(24) as callers:

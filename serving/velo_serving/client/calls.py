@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteError
 from velo.options import RRF, fusion_of
 from velo.results import RangeResult, SearchResult, Served
+from velo_serving.wire.codec import stream_of, table_of
 from velo_serving.words.answers import groups_result, nearest_result, ranges_result
 
 if TYPE_CHECKING:
@@ -21,13 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ARROW", "FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall", "fusion_field"]
 
-BodyFormat: TypeAlias = Literal["json", "npy"]
+BodyFormat: TypeAlias = Literal["json", "arrow"]
 
-TYPES: Final[Mapping[str, str]] = {"json": "application/json", "npy": "application/x-npy"}
 ARROW: Final = "application/vnd.apache.arrow.stream"
-_NPZ: Final = "application/x-npz"
+TYPES: Final[Mapping[str, str]] = {"json": "application/json", "arrow": ARROW}
 
-#: What an npy body, or the npz answer to it, cannot carry.
+#: Options that need JSON: an Arrow body has no place for them, or the answer none for what they bring.
 _JSON_ONLY: Final = frozenset(("ids", "filters", "return_metadata", "group_by", "text"))
 
 #: A longer filter goes into a body: servers and proxies bound the length of a URL.
@@ -72,12 +73,11 @@ class ClientCall:
         rows = _matrix(queries)
         single = rows.ndim == 1
         rows = rows.reshape(1, -1) if single else rows
-        if body_format == "npy" and not _JSON_ONLY & fields.keys() and _is_short(fields.get("filter")):
-            file = io.BytesIO()
-            np.save(file, rows, allow_pickle=False)
+        if body_format == "arrow" and not _JSON_ONLY & fields.keys() and _is_short(fields.get("filter")):
+            flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+            body = stream_of(pa.table({"vector": pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])}))
             params = {name: _query_text(value) for name, value in fields.items()}
-            headers = {"Content-Type": TYPES["npy"], "Accept": _NPZ}
-            return cls(file.getvalue(), headers, params, single, k, group_size)
+            return cls(body, {"Content-Type": ARROW, "Accept": ARROW}, params, single, k, group_size)
         return cls.of_fields({"vectors": rows.tolist(), **fields}, single, k, group_size)
 
     @classmethod
@@ -158,20 +158,31 @@ class _Rows(NamedTuple):
 
 def _rows_of(response: httpx.Response, k: int | None = None) -> _Rows:
     """Read an answer; its rows are padded to k, or to the longest."""
-    if not response.headers.get("content-type", "").startswith(_NPZ):
-        status = response.json()
-        counts = np.asarray(status["counts"], dtype=np.int64)
-        width = k or int(counts.max(initial=1))
-        ids, distances = _padded(status["ids"], status["distances"], width)
-        return _Rows(ids, distances, counts, _vectors_of(status.get("vectors"), width), status)
-    with np.load(io.BytesIO(response.content), allow_pickle=False) as arrays:
-        ids, distances, counts = arrays["ids"], arrays["distances"], arrays["counts"]
-        vectors = arrays.get("vectors")
-    if ids.dtype.kind == "U":
-        padded = ids.astype(object)
-        padded[np.arange(ids.shape[1])[None, :] >= counts[:, None]] = None
-        ids = padded
-    return _Rows(ids, distances, counts, vectors, json.loads(response.headers["velo-answer"]))
+    if response.headers.get("content-type", "").startswith(ARROW):
+        return _rows_of_arrow(table_of(response.content), k)
+    status = response.json()
+    counts = np.asarray(status["counts"], dtype=np.int64)
+    width = k or int(counts.max(initial=1))
+    ids, distances = _padded(status["ids"], status["distances"], width)
+    return _Rows(ids, distances, counts, _vectors_of(status.get("vectors"), width), status)
+
+
+def _rows_of_arrow(table: pa.Table, k: int | None) -> _Rows:
+    """Read an answer that has a row a hit."""
+    status = json.loads((table.schema.metadata or {})[b"velo"])
+    query, rank, found = (np.asarray(table[name]) for name in ("query", "rank", "id"))
+    counts = np.bincount(query, minlength=status["query_count"]).astype(np.int64)
+    shape = (len(counts), k or int(counts.max(initial=1)))
+    ids = np.full(shape, None if found.dtype == object else -1, found.dtype)
+    distances = np.full(shape, np.inf, np.float32)
+    ids[query, rank], distances[query, rank] = found, np.asarray(table["distance"])
+    vectors: npt.NDArray[np.float32] | None = None
+    if "vector" in table.column_names:
+        lists: Any = table["vector"]
+        dim, real = lists.type.list_size, np.asarray(lists.is_valid())
+        vectors = np.full((*shape, dim), np.nan, np.float32)
+        vectors[query[real], rank[real]] = np.asarray(pc.list_flatten(lists)).reshape(-1, dim)
+    return _Rows(ids, distances, counts, vectors, status)
 
 
 def _vectors_of(

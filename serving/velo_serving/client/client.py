@@ -40,9 +40,9 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
         Such as ``http://127.0.0.1:8000``.
     collection : str, optional
         Needed where the gateway serves several.
-    body_format : {"json", "npy"}
-        How vectors travel. npy is smaller and faster; where it cannot carry a request (a filter each,
-        metadata), JSON is used.
+    body_format : {"json", "arrow"}
+        How vectors travel. Arrow is smaller and faster; JSON is used where the answer brings metadata or
+        groups, or the request has ids, texts or a filter for each query.
     timeout_s : float
         Of a request as a whole, tries and pauses included.
     retries : int
@@ -87,7 +87,7 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
     ) -> None:
         if body_format not in TYPES:
             raise InvalidArgumentError(
-                f"body_format is 'json' or 'npy', not {body_format!r}", argument="body_format"
+                f"body_format is 'json' or 'arrow', not {body_format!r}", argument="body_format"
             )
         if retries < 0:
             raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")

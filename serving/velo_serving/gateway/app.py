@@ -29,7 +29,7 @@ from velo_serving.gateway.access import (
     describe_security,
 )
 from velo_serving.gateway.aliases import Aliases
-from velo_serving.gateway.encoders import choose_encoder, choose_type
+from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
@@ -155,7 +155,7 @@ def create_app(
             allow_origins=list(who.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Accept", "Authorization", "Content-Type", "X-Request-Id", "traceparent"],
-            expose_headers=["Retry-After", "Velo-Answer", "X-Request-Id"],
+            expose_headers=["Retry-After", "X-Request-Id"],
         )
     install(app)
 
@@ -455,17 +455,13 @@ class _Gate:
         limits = self._limits
         pairs = request.query_params.multi_items()
         parsed = await self._apart(
-            bodies.is_long_to_parse(media_type, body, pairs, limits),
+            bodies.is_long_to_parse(body, pairs, limits),
             lambda: bodies.parse_search(
                 media_type, body, pairs, dim=now.dim, limits=limits, columns=lambda: _columns_of(now.router)
             ),
         )
         parsed = _less_time(parsed, time.perf_counter() - arrived)
-        answer_type, encode = choose_encoder(
-            request.headers.get("accept"),
-            with_metadata=parsed.return_metadata is not None,
-            with_groups=parsed.group_by is not None,
-        )
+        answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         note(
             version=now.version,
             queries=len(parsed.queries),
@@ -487,8 +483,8 @@ class _Gate:
         hits = answer.hits
         numbers = hits.ids.size if hits.vectors is None else hits.vectors.size
         big = numbers > ENCODE_INLINE_MAX or hits.metadata is not None
-        content, headers = await self._apart(big, lambda: encode(answer, took_ms))
-        return Response(content, media_type=answer_type, headers=headers)
+        content = await self._apart(big, lambda: encoded(answer, took_ms, answer_type))
+        return Response(content, media_type=answer_type)
 
     @staticmethod
     async def _apart(apart: bool, work: Any) -> Any:

@@ -1,10 +1,8 @@
-"""Bodies of searches: JSON, npy and Arrow."""
+"""Bodies of searches: JSON and Arrow."""
 
 from __future__ import annotations
 
-import ast
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,10 +28,7 @@ from velo_serving.words.types import FilterForm, Float32Matrix, SearchRequest
 __all__ = [
     "ARROW",
     "JSON",
-    "NPY",
-    "NPZ",
     "array_of_arrow",
-    "array_of_npy",
     "check_encoding",
     "is_long_to_parse",
     "media_type_of",
@@ -42,27 +37,15 @@ __all__ = [
 ]
 
 JSON = "application/json"
-NPY = "application/x-npy"
-NPZ = "application/x-npz"
 ARROW = "application/vnd.apache.arrow.stream"
 
-READS = (JSON, NPY, ARROW)
+READS = (JSON, ARROW)
 
 #: Requests with a filter that are longer than this are parsed in a thread.
 _FILTER_INLINE_MAX = 2 << 10
 
 #: Characters of a text; as the library has it.
 _TEXT_MAX = 1 << 16
-
-#: Longest npy header that is parsed; a real one takes about a hundred bytes.
-NPY_HEADER_BYTES_MAX = 10_000
-
-#: What an npy header may call its elements; no other text reaches ``np.dtype``, which reads a language.
-NPY_DTYPES = {
-    order + code: np.dtype(order + code)
-    for code, orders in (("f4", "<>="), ("f8", "<>="), ("f2", "<>="), ("u1", "|<>="), ("i1", "|<>="))
-    for order in orders
-}
 
 
 def media_type_of(content_type: str | None) -> str:
@@ -108,7 +91,7 @@ def parse_search(
         One of ``READS``.
     body : bytes
     pairs : list of (str, str)
-        The query string. With a JSON body it must be empty.
+        The query string: options of an Arrow body. With a JSON body it must be empty.
     dim : int
         Of the collection.
     limits : GatewayLimits
@@ -126,16 +109,13 @@ def parse_search(
     filters: tuple[FilterForm | None, ...] | None = None if options.filter is None else (options.filter,)
     _check_sql((options.filter,), "filter", limits)
     check_filter(options.filter, "filter")
-    if media_type == NPY:
-        queries = _matrix_of_npy(body)
-    else:
-        queries, each = _matrix_of_arrow(body, limits)
-        if each is not None:
-            if filters is not None:
-                raise RequestError(
-                    "give one of the query string's filter and the column 'filter'", argument="filter"
-                )
-            filters = each
+    queries, each = _matrix_of_arrow(body, limits)
+    if each is not None:
+        if filters is not None:
+            raise RequestError(
+                "give one of the query string's filter and the column 'filter'", argument="filter"
+            )
+        filters = each
     return _request(queries, filters, options, dim, limits)
 
 
@@ -207,15 +187,13 @@ def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits
         )
 
 
-def is_long_to_parse(
-    media_type: str, body: bytes, pairs: list[tuple[str, str]], limits: GatewayLimits
-) -> bool:
+def is_long_to_parse(body: bytes, pairs: list[tuple[str, str]], limits: GatewayLimits) -> bool:
     """Whether parsing belongs into a thread: a large body, or a filter of more than a few conditions."""
     if len(body) > limits.inline_bytes_max:
         return True
     if sum(len(value) for name, value in pairs if name == "filter") > _FILTER_INLINE_MAX:
         return True
-    return len(body) > _FILTER_INLINE_MAX and media_type != NPY and b"filter" in body
+    return len(body) > _FILTER_INLINE_MAX and b"filter" in body
 
 
 def _request(
@@ -322,79 +300,6 @@ def _check_texts(texts: Sequence[str]) -> None:
                 argument="text",
                 place={"path": f"text[{place}]"},
             )
-
-
-# ---- npy ----
-
-
-def _matrix_of_npy(body: bytes) -> Float32Matrix:
-    return _float32(array_of_npy(body))
-
-
-def array_of_npy(body: bytes) -> Any:
-    """Read a matrix without trusting it: its header is checked before memory is taken for it.
-
-    Parameters
-    ----------
-    body : bytes
-
-    Returns
-    -------
-    ndarray of shape (rows, dim)
-        Of the type that the body has.
-
-    Raises
-    ------
-    MalformedBodyError, RequestError
-    """
-    header, start = _npy_header(body)
-    descr, fortran_order, shape = (header.get(name) for name in ("descr", "fortran_order", "shape"))
-    dtype = NPY_DTYPES.get(descr) if isinstance(descr, str) else None
-    if dtype is None:
-        raise RequestError(
-            f"vectors of type {descr!r} are not read here, only float32, float64, float16, uint8 and int8",
-            argument="vectors",
-            kind="DtypeError",
-        )
-    sizes = shape if isinstance(shape, tuple) else ()
-    if len(sizes) not in (1, 2) or not all(type(size) is int and size >= 0 for size in sizes):
-        raise RequestError(f"an array of shape {shape!r} is not a vector or a matrix", argument="vectors")
-    count = math.prod(sizes)
-    if count * dtype.itemsize != len(body) - start:
-        raise MalformedBodyError(
-            f"the npy header promises {count * dtype.itemsize} bytes of data, {len(body) - start} follow",
-            position=start,
-        )
-    values = np.frombuffer(body, dtype=dtype, count=count, offset=start)
-    matrix = values.reshape(sizes, order="F" if fortran_order else "C")
-    return matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
-
-
-def _npy_header(body: bytes) -> tuple[dict[str, Any], int]:
-    """Read the header of an npy file and where its data begins.
-
-    numpy's own reader repairs headers of Python 2, warns, and raises what its tokenizer raises: here a header
-    is a literal or an error.
-    """
-    if not body.startswith(b"\x93NUMPY") or len(body) < 12:
-        raise MalformedBodyError("the body is not an npy array: it does not begin as one", position=0)
-    version = body[6]
-    if version not in (1, 2, 3):
-        raise MalformedBodyError(f"the body is of npy version {version}, which is not read here", position=6)
-    begin = 10 if version == 1 else 12
-    length = int.from_bytes(body[8:begin], "little")
-    text = body[begin : begin + length]
-    if length > NPY_HEADER_BYTES_MAX or len(text) < length:
-        raise MalformedBodyError(f"the npy header claims {length} bytes", position=8)
-    try:
-        header = ast.literal_eval(text.decode("utf-8" if version == 3 else "latin-1").strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        header = None
-    if not isinstance(header, dict) or header.keys() != {"descr", "fortran_order", "shape"}:
-        raise MalformedBodyError(
-            "the npy header is not a dict of descr, fortran_order and shape", position=begin
-        )
-    return header, begin + length
 
 
 def _float32(matrix: Any) -> Float32Matrix:

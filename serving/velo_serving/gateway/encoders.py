@@ -1,11 +1,9 @@
-"""Bodies of answers: JSON, npz and Arrow."""
+"""Bodies of answers: JSON and Arrow."""
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic_core import to_json
 
-from velo_serving.gateway.bodies import ARROW, JSON, NPZ
+from velo_serving.gateway.bodies import JSON
+from velo_serving.wire.codec import stream_of
 from velo_serving.words.errors import NotAcceptableError
 from velo_serving.words.types import Answer
 
-__all__ = ["choose_encoder", "choose_type"]
-
-Encoder = Callable[[Answer, float], tuple[bytes, dict[str, str]]]
+__all__ = ["choose_type", "encoded"]
 
 
 def choose_type(accept: str | None, offered: Sequence[str]) -> str:
@@ -54,22 +51,9 @@ def choose_type(accept: str | None, offered: Sequence[str]) -> str:
     raise NotAcceptableError(f"none of {accept!r} can be written here, only {', '.join(offered)}")
 
 
-@lru_cache(maxsize=256)
-def choose_encoder(
-    accept: str | None, *, with_metadata: bool, with_groups: bool = False
-) -> tuple[str, Encoder]:
-    """Choose what writes the answer of a search.
-
-    Raises
-    ------
-    NotAcceptableError
-    """
-    encoders: Mapping[str, Encoder] = {JSON: _to_json, NPZ: _to_npz, ARROW: _to_arrow}
-    media_type = choose_type(accept, (JSON, NPZ, ARROW))
-    if media_type == NPZ and (with_metadata or with_groups):
-        what = "metadata travels" if with_metadata else "groups travel"
-        raise NotAcceptableError(f"{what} as {JSON} or {ARROW}, not as {NPZ}")
-    return media_type, encoders[media_type]
+def encoded(answer: Answer, took_ms: float, media_type: str) -> bytes:
+    """The answer to a search, in JSON or Arrow."""
+    return _to_json(answer, took_ms) if media_type == JSON else _to_arrow(answer, took_ms)
 
 
 def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
@@ -97,7 +81,7 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
     return status
 
 
-def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+def _to_json(answer: Answer, took_ms: float) -> bytes:
     hits = answer.hits
     counts = hits.counts.tolist()
     body: dict[str, Any] = {
@@ -117,7 +101,7 @@ def _to_json(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         ]
     body |= _status(answer, took_ms)
     # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
-    return to_json(body, inf_nan_mode="null", bytes_mode="base64"), {}
+    return to_json(body, inf_nan_mode="null", bytes_mode="base64")
 
 
 def _vectors_of(rows: npt.NDArray[np.float32]) -> list[list[float] | None]:
@@ -131,24 +115,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, np.datetime64) else value
 
 
-def _to_npz(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
-    hits = answer.hits
-    ids = hits.ids
-    if ids.dtype == object:
-        ids = np.array(
-            [["" if one is None else str(one) for one in row] for row in ids.tolist()], dtype=np.str_
-        )
-    file = io.BytesIO()
-    arrays: dict[str, Any] = {"ids": ids, "distances": hits.distances, "counts": hits.counts}
-    if hits.vectors is not None:
-        arrays["vectors"] = hits.vectors
-    if hits.scores is not None:
-        arrays["scores"] = hits.scores
-    np.savez(file, **arrays)
-    return file.getvalue(), {"Velo-Answer": json.dumps(_status(answer, took_ms))}
-
-
-def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
+def _to_arrow(answer: Answer, took_ms: float) -> bytes:
     """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
     hits = answer.hits
     query_count, k = hits.ids.shape
@@ -188,8 +155,4 @@ def _to_arrow(answer: Answer, took_ms: float) -> tuple[bytes, dict[str, str]]:
         "k": k,
         "metadata": hits.metadata is not None,
     }
-    table = table.replace_schema_metadata({"velo": json.dumps(status)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes(), {}
+    return stream_of(table.replace_schema_metadata({"velo": json.dumps(status)}))

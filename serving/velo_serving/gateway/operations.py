@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,26 +21,20 @@ __all__ = [
     "query_parameters",
 ]
 
-#: Written as JSON in the query string.
-_AS_JSON = frozenset(("ids",))
 
-
-def query_parameters(model: type[BaseModel], without: Iterable[str] = ()) -> list[dict[str, Any]]:
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """The fields of a model as parameters of the query string.
 
     Parameters
     ----------
     model : type
         What reads the query string where a body holds rows alone.
-    without : iterable of str
-        Fields that a path does not take.
 
     Returns
     -------
     list of dict
     """
-    fields = model.model_json_schema()["properties"]
-    return [_parameter(name, field) for name, field in fields.items() if name not in set(without)]
+    return [_parameter(name, field) for name, field in model.model_json_schema()["properties"].items()]
 
 
 def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +52,6 @@ def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
         "required": False,
         "description": f"{field['description']} Not with a JSON body, which has it as a field.",
     }
-    if name in _AS_JSON:
-        return told | {"content": {bodies.JSON: {"schema": schema}}}
     told["schema"] = schema
     return told | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
 
@@ -132,7 +124,7 @@ SEARCH: Mapping[str, Any] = {
     "responses": {
         200: {
             "description": "The nearest vectors.",
-            "content": {bodies.NPZ: {"schema": _BINARY}, bodies.ARROW: {"schema": _BINARY}},
+            "content": {bodies.ARROW: {"schema": _BINARY}},
         },
         **ERRORS,
     },
@@ -142,13 +134,9 @@ SEARCH: Mapping[str, Any] = {
             "required": True,
             "content": {
                 bodies.JSON: {"schema": SearchBody.model_json_schema()},
-                bodies.NPY: {
-                    "schema": _BINARY
-                    | {"description": "The vectors; the other fields stand in the query string."}
-                },
                 bodies.ARROW: {
                     "schema": _BINARY
-                    | {"description": "Column `vector`, perhaps `filter`; the rest as for npy."}
+                    | {"description": "Column `vector`, optionally `filter`; options in the query string."}
                 },
             },
         },

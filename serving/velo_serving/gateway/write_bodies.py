@@ -1,10 +1,9 @@
-"""Bodies of writes: JSON, npy and Arrow, made into what shards are told."""
+"""Bodies of writes: JSON and Arrow, made into what shards are told."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -148,9 +147,6 @@ class WriteOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    ids: Annotated[
-        Ids | None, Field(description="One a row, as a JSON list. With Arrow they stand in the column `id`.")
-    ] = None
     request_id: RequestId = None
     timeout_ms: Timeout = None
 
@@ -171,7 +167,7 @@ def parse_write(
     ----------
     verb : {"insert", "upsert", "update", "delete"}
     media_type : str
-        JSON, npy or Arrow.
+        JSON or Arrow.
     body : bytes
     pairs : list of (str, str)
         The query string. With a JSON body it must be empty.
@@ -188,11 +184,7 @@ def parse_write(
     if media_type == bodies.JSON:
         request = _of_json(verb, body, pairs, dim, rows, limits)
     else:
-        options = _options(pairs)
-        if media_type == bodies.NPY:
-            request = _of_npy(verb, body, options, dim)
-        else:
-            request = _of_arrow(verb, body, options, dim, rows, limits)
+        request = _of_arrow(verb, body, _options(pairs), dim, rows, limits)
     if request.count > limits.rows_max:
         raise BodyTooLargeError(
             f"{request.count} rows are above the limit of {limits.rows_max}: give fewer a request"
@@ -213,13 +205,6 @@ def _options(pairs: list[tuple[str, str]]) -> WriteOptions:
         if name in fields:
             raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
         fields[name] = value
-    if "ids" in fields:
-        try:
-            fields["ids"] = json.loads(fields["ids"])
-        except (ValueError, RecursionError):
-            raise RequestError(
-                "ids in the query string are a JSON list", argument="ids", place={"path": "ids"}
-            ) from None
     return parsed_query(WriteOptions, fields)
 
 
@@ -256,23 +241,9 @@ def _of_json(
     )
 
 
-def _of_npy(verb: Verb, body: bytes, options: WriteOptions, dim: int) -> WriteRequest:
-    if verb not in ("insert", "upsert"):
-        raise RequestError(f"{verb} takes no vectors: send JSON or Arrow", argument="vectors")
-    return WriteRequest(
-        verb,
-        _checked(bodies.array_of_npy(body), dim),
-        None if options.ids is None else _id_column(options.ids),
-        request_id=options.request_id,
-        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
-    )
-
-
 def _of_arrow(
     verb: Verb, body: bytes, options: WriteOptions, dim: int, rows: RowFormat, limits: GatewayLimits
 ) -> WriteRequest:
-    if options.ids is not None:
-        raise RequestError("ids stand in the column 'id'", argument="ids", place={"path": "ids"})
     table = bodies.table_of_arrow(body, limits.rows_max, limits.body_bytes_max)
     for name, count in Counter(table.column_names).items():
         if count > 1:

@@ -65,18 +65,12 @@ class WriteRoute(NamedTuple):
 def write_body(route: WriteRoute) -> dict[str, Any]:
     """What the OpenAPI page says of a body."""
     binary = {"type": "string", "format": "binary"}
-    words = {
-        bodies.NPY: "The vectors; all else but metadata stands in the query string.",
-        bodies.ARROW: "Columns `vector` and `id`, and those of the metadata; the rest as for npy.",
-    }
     content: dict[str, Any] = {bodies.JSON: {"schema": BODIES[route.what].model_json_schema()}}
-    for media_type in route.media_types[1:]:
-        content[media_type] = {"schema": binary | {"description": words[media_type]}}
     told: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
-    if len(route.media_types) > 1:
-        # Only an npy body leaves the ids to the query string.
-        without = () if bodies.NPY in route.media_types else ("ids",)
-        told["parameters"] = query_parameters(WriteOptions, without)
+    if bodies.ARROW in route.media_types:
+        words = "Columns `vector` and `id`, and those of the metadata; options are in the query string."
+        content[bodies.ARROW] = {"schema": binary | {"description": words}}
+        told["parameters"] = query_parameters(WriteOptions)
     return told
 
 
@@ -131,8 +125,8 @@ async def _keep_up(
     return to_json({"done": done, "took_ms": _took_ms(started)})
 
 
-def _rows(verb: Verb, summary: str, *media_types: str) -> WriteRoute:
-    return WriteRoute(verb, summary, (bodies.JSON, *media_types), WriteAnswer, partial(_write, verb))
+def _rows(verb: Verb, summary: str) -> WriteRoute:
+    return WriteRoute(verb, summary, (bodies.JSON, bodies.ARROW), WriteAnswer, partial(_write, verb))
 
 
 def _upkeep(what: Upkeep, summary: str) -> WriteRoute:
@@ -140,10 +134,10 @@ def _upkeep(what: Upkeep, summary: str) -> WriteRoute:
 
 
 WRITE_ROUTES: Final = (
-    _rows("insert", "Add rows", bodies.NPY, bodies.ARROW),
-    _rows("upsert", "Add or replace rows", bodies.NPY, bodies.ARROW),
-    _rows("update", "Change columns of rows", bodies.ARROW),
-    _rows("delete", "Delete rows by id or filter", bodies.ARROW),
+    _rows("insert", "Add rows"),
+    _rows("upsert", "Add or replace rows"),
+    _rows("update", "Change columns of rows"),
+    _rows("delete", "Delete rows by id or filter"),
     _upkeep("flush", "Make a part of new rows, and put everything on the device"),
     _upkeep("optimize", "Make one part of all rows"),
 )
