@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -110,6 +111,6 @@ def rows_in_arrow(rows: np.ndarray) -> bytes:
 def checked(response: httpx.Response, status: int) -> dict[str, Any]:
     """The error of an answer that must have this status."""
     assert response.status_code == status, response.text
-    ErrorAnswer.model_validate(response.json())
+    msgspec.convert(response.json(), ErrorAnswer)
     error: dict[str, Any] = response.json()["error"]
     return error

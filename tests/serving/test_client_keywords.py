@@ -7,14 +7,15 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
 from velo_serving import Client
 from velo_serving.client.calls import FILTER_IN_URL_BYTES_MAX
 from velo_serving.gateway.rows import CountBody, ExplainBody, GetBody, RowsBody
-from velo_serving.gateway.schemas import SearchBody
 from velo_serving.gateway.write_bodies import DeleteBody, InsertBody, UpdateBody, UpsertBody
+from velo_serving.words.requests import SearchBody
 
 #: What a field is called where it comes from Python.
 NAMES = {"timeout_ms": "timeout_s", "vector": "query", "vectors": "vectors", "request_id": "request"}
@@ -48,7 +49,7 @@ def keywords(method: str) -> dict[str, inspect.Parameter]:
 @pytest.mark.parametrize("method", METHODS)
 def test_keywords_are_the_fields_of_the_path(method: str) -> None:
     body, own, names = METHODS[method]
-    fields = set(body.model_fields)
+    fields = set(body.__struct_fields__)
     assert own <= fields, "the test names fields that are gone"
     assert set(keywords(method)) == {{**NAMES, **names}.get(one, one) for one in fields - own}
 
@@ -106,7 +107,7 @@ def test_every_keyword_travels() -> None:
     del expected["timeout_s"]
     body = json.loads(sent("json", k=7, **EVERYTHING).content)
     assert body == expected
-    SearchBody.model_validate(body)
+    msgspec.convert(body, SearchBody)
     plain = {
         name: EVERYTHING[name] for name in ("recall", "list_size", "exact", "timeout_s", "allow_partial")
     }

@@ -41,8 +41,8 @@ from velo_serving.words.limits import GatewayLimits
         (b'{"vector": [1, 2,\n  3, x]}', {"line": 2, "column": 6, "byte": 23}),
         (b'{"vector": [1, 2, 3, 4]', {"line": 1, "column": 23, "byte": 22}),
         (b'{"vector": [1, 2, 3, 4]} {}', {"line": 1, "column": 26, "byte": 25}),
-        (b'{"vector": "\xff"}', None),
-        (b"[" * 5000, None),
+        (b'{"text": "\xff"}', None),
+        (b'{"filter": {"a": ' + b"[" * 5000, None),
     ],
 )
 def test_what_is_not_json_is_400_with_the_position(tmp_path: Path, body: bytes, position: Any) -> None:

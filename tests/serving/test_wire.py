@@ -23,6 +23,7 @@ from velo_serving.wire import frames
 from velo_serving.wire.channel import SocketChannel, at
 from velo_serving.wire.codec import (
     Hello,
+    _Search,
     decode,
     decode_hits,
     decode_replies,
@@ -277,14 +278,27 @@ def bad_heads() -> list[tuple[bytes, bytes]]:
         (head[:-3], body),
         (head, body[:-4]),
         (head, b""),
-        (encode([2, 4, 0, None, None, None, None, None, 1, None]), body),
-        (encode([2, 4, 3, None, None, None, None, "a", 1, 0.5]), body),
-        (encode([2, 4, 3, None, None, None, None, None, 0, None]), body),
-        (encode([-2, -4, 3, None, None, None, None, None, 1, None]), body),
-        (encode([2, 4, 3, ["sa", "sb", "sc"], None, None, None, None, 1, None]), body),
-        (encode([2, 4, 3, ["x"], None, None, None, None, 1, None]), body),
-        (encode(["2", 4, 3, None, None, None, None, None, 1, None]), body),
+        (head_with(k=0), body),
+        (head_with(group_by="a", radius=0.5), body),
+        (head_with(group_by="a", group_size=0), body),
+        (head_with(rows=-2, dim=-4), body),
+        (head_with(filters=["sa", "sb", "sc"]), body),
+        (head_with(filters=["x"]), body),
+        (head_with(text=["a"]), body),
+        (head_with(rows="2"), body),
     ]
+
+
+def head_with(**changed: Any) -> bytes:
+    """The head of a search for two vectors of four numbers, with other fields."""
+    fields: dict[str, Any] = dict.fromkeys(_Search.__struct_fields__)
+    fields |= {"rows": 2, "dim": 4, "k": 3, "return_vectors": False, "allow_partial": True, **changed}
+    return encode(list(fields.values()))
+
+
+def test_a_head_of_fields_that_make_sense_is_read() -> None:
+    _, body = encode_search(SearchRequest(VECTORS[:2], 3))
+    assert decode_search(head_with(text=["a", "b"], exact=True), body).exact is True
 
 
 @pytest.mark.parametrize("number", range(len(bad_heads())))

@@ -9,25 +9,19 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel
+from msgspec import Struct, structs
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 import velo
 from velo.errors import SearchTimeoutError
 from velo_serving.gateway import bodies, collections
-from velo_serving.gateway.access import (
-    DOCS_FILES,
-    Access,
-    ApiKeys,
-    Guarded,
-    check_may_write,
-    describe_security,
-)
+from velo_serving.gateway.access import DOCS_FILES, Access, ApiKeys, Guarded, check_may_write
 from velo_serving.gateway.aliases import Aliases
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
@@ -38,28 +32,32 @@ from velo_serving.gateway.operations import (
     DROP_ERRORS,
     ERRORS,
     PUBLISH_ERRORS,
-    SEARCH,
     SNAPSHOT_ERRORS,
     WRITE_ERRORS,
+    Document,
 )
-from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, json_body, written
+from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, written
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
     CollectionList,
     CollectionSummary,
     HealthAnswer,
     ReadyAnswer,
+    SearchAnswer,
     ShardAnswer,
+    content_of,
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.window import Embedding, add_window, window_routes
-from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute, write_body
+from velo_serving.gateway.write_bodies import BODIES, WriteOptions
+from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute
 from velo_serving.routing import hit_vectors, lookups
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.requests import NOT_IN_ARROW, SearchBody
 from velo_serving.words.types import Answer, SearchRequest
 from velo_serving.words.warm import import_pandas
 
@@ -159,87 +157,71 @@ def create_app(
         )
     install(app)
 
-    def plain(path: str, **options: Any) -> Callable[[Any], Any]:
-        add = app.router.add_api_route
-        return lambda function: add(
-            path, function, methods=["POST"], route_class_override=_PlainRoute, **options
-        )
+    document = Document()
 
-    @plain("/v1/search", summary="Search the only collection", **SEARCH)
+    def post(path: str, answer: Callable[..., Coroutine[Any, Any, Response]], **options: Any) -> None:
+        app.router.add_api_route(path, answer, methods=["POST"], route_class_override=_PlainRoute, **options)
+
+    searches = {
+        "body": SearchBody,
+        "arrow": "Column `vector`, optionally `filter`; options in the query string.",
+        "query": SearchBody,
+        "without": NOT_IN_ARROW,
+        "arrow_answer": True,
+    }
+
     async def search(request: Request) -> Response:
         return await gate.search(request, backend, None)
 
-    @plain("/v1/collections/{name}/search", summary="Search one of several collections", **SEARCH)
     async def search_collection(request: Request, name: str) -> Response:
         return await gate.search(request, backend, name)
 
+    for path, answer, summary in (
+        ("/v1/search", search, "Search the only collection"),
+        ("/v1/collections/{name}/search", search_collection, "Search one of several collections"),
+    ):
+        post(path, answer, **document.operation(summary, SearchAnswer, ERRORS, **searches))
+
+    def looking_up(route: LookupRoute) -> Any:
+        async def look_up(request: Request, name: str) -> Response:
+            return await gate.look_up(request, backend.collection(name), route.lookup)
+
+        return look_up
+
+    def writing(route: WriteRoute) -> Any:
+        async def write(request: Request, name: str) -> Response:
+            return await gate.write(request, backend.collection(name), route)
+
+        return write
+
     for what in (*ROUTES, *window_routes(Embedding(embed))):
-
-        def answering(what: LookupRoute = what) -> Any:
-            async def answer(request: Request, name: str) -> Response:
-                return await gate.look_up(request, backend.collection(name), what.lookup)
-
-            return answer
-
-        plain(
-            f"/v1/collections/{{name}}/{what.path}",
-            summary=what.summary,
-            response_model=what.answer,
-            responses=dict(ERRORS),
-            openapi_extra=json_body(what.body),
-            name=what.path,
-        )(answering())
+        described = document.operation(what.summary, what.answer, ERRORS, body=what.body)
+        post(f"/v1/collections/{{name}}/{what.path}", looking_up(what), name=what.path, **described)
 
     for verb in WRITE_ROUTES:
+        rows: dict[str, Any] = {}
+        if bodies.ARROW in verb.media_types:
+            rows = {
+                "arrow": "Columns `vector` and `id`, and those of the metadata; options in the query string.",
+                "query": WriteOptions,
+            }
+        described = document.operation(
+            verb.summary, verb.answer, WRITE_ERRORS, body=BODIES[verb.what], **rows
+        )
+        post(f"/v1/collections/{{name}}/{verb.what}", writing(verb), name=verb.what, **described)
 
-        def writing(verb: WriteRoute = verb) -> Any:
-            async def answer(request: Request, name: str) -> Response:
-                return await gate.write(request, backend.collection(name), verb)
-
-            return answer
-
-        plain(
-            f"/v1/collections/{{name}}/{verb.what}",
-            summary=verb.summary,
-            response_model=verb.answer,
-            responses={status: told for status, told in WRITE_ERRORS.items() if status != 406},
-            openapi_extra=write_body(verb),
-            name=verb.what,
-        )(writing())
-
-    @plain(
-        "/v1/collections/{name}/publish",
-        summary="Serve another build under this name",
-        response_model=collections.PublishAnswer,
-        responses=dict(PUBLISH_ERRORS),
-        openapi_extra=json_body(collections.PublishBody),
-    )
     async def publish(request: Request, name: str) -> Response:
         served = backend.collection(name)
         return await gate.keep(
             request, lambda _, body: collections.publish(body, served, has_keys=keys is not None)
         )
 
-    @plain(
-        "/v1/collections/{name}/snapshot",
-        summary="Copy what is served now to another folder",
-        response_model=collections.SnapshotAnswer,
-        responses=dict(SNAPSHOT_ERRORS),
-        openapi_extra=json_body(collections.SnapshotBody),
-    )
     async def snapshot(request: Request, name: str) -> Response:
         served = backend.collection(name)
         return await gate.keep(
             request, lambda _, body: collections.snapshot(body, served, has_keys=keys is not None)
         )
 
-    @plain(
-        "/v1/collections",
-        summary="Create a collection without rows",
-        response_model=collections.CreateAnswer,
-        responses=dict(CREATE_ERRORS),
-        openapi_extra=collections.CREATE_BODY,
-    )
     async def create(request: Request) -> Response:
         check_may_write()
         pairs = request.query_params.multi_items()
@@ -249,57 +231,78 @@ def create_app(
             collections.CREATE_TYPES,
         )
 
+    post(
+        "/v1/collections/{name}/publish",
+        publish,
+        **document.operation(
+            "Serve another build under this name",
+            collections.PublishAnswer,
+            PUBLISH_ERRORS,
+            body=collections.PublishBody,
+        ),
+    )
+    post(
+        "/v1/collections/{name}/snapshot",
+        snapshot,
+        **document.operation(
+            "Copy what is served now to another folder",
+            collections.SnapshotAnswer,
+            SNAPSHOT_ERRORS,
+            body=collections.SnapshotBody,
+        ),
+    )
+    post(
+        "/v1/collections",
+        create,
+        **document.operation(
+            "Create a collection without rows",
+            collections.CreateAnswer,
+            CREATE_ERRORS,
+            body=collections.CreateBody,
+            arrow="A stream without rows: its schema is that of the columns.",
+            query=collections.CreateOptions,
+        ),
+    )
+
     @app.delete(
         "/v1/collections/{name}",
-        response_model=collections.DropAnswer,
-        responses=dict(DROP_ERRORS),
-        summary="Drop a collection",
+        **document.operation("Drop a collection", collections.DropAnswer, DROP_ERRORS),
     )
-    async def drop(name: str) -> collections.DropAnswer:
+    async def drop(name: str) -> Response:
         check_may_write()
-        return await asyncio.shield(asyncio.ensure_future(collections.drop(name, backend)))
+        return _json(await asyncio.shield(asyncio.ensure_future(collections.drop(name, backend))))
 
-    @app.get("/v1/collections", response_model=CollectionList, summary="List the collections")
-    async def listed() -> CollectionList:
-        return CollectionList(
-            collections=[_summary(served) for served in backend.collections], aliases=dict(backend.aliases)
-        )
+    @app.get("/v1/collections", **document.operation("List the collections", CollectionList))
+    async def listed() -> Response:
+        summaries = [_summary(served) for served in backend.collections]
+        return _json(CollectionList(summaries, dict(backend.aliases)))
 
     @app.get(
         "/v1/collections/{name}",
-        response_model=CollectionAnswer,
-        responses={404: ERRORS[404]},
-        summary="One collection and its shards",
+        **document.operation("One collection and its shards", CollectionAnswer, {404: ERRORS[404]}),
     )
-    async def collection(name: str) -> CollectionAnswer:
-        return _describe(backend.collection(name))
+    async def collection(name: str) -> Response:
+        return _json(_describe(backend.collection(name)))
 
-    @app.get("/livez", response_model=HealthAnswer, summary="Is the process alive?")
-    @app.get("/healthz", response_model=HealthAnswer, summary="The former name of /livez")
-    async def livez() -> HealthAnswer:
-        return HealthAnswer(status="ok")
+    @app.get("/livez", **document.operation("Is the process alive?", HealthAnswer))
+    @app.get("/healthz", **document.operation("The former name of /livez", HealthAnswer))
+    async def livez() -> Response:
+        return _json(HealthAnswer("ok"))
 
-    @app.get(
-        "/readyz",
-        response_model=ReadyAnswer,
-        responses={
-            503: {
-                "model": ReadyAnswer,
-                "description": "Too few shards of some collection are up, or it ends.",
-            }
-        },
-        summary="Can searches be answered?",
-    )
-    async def readyz(response: Response) -> ReadyAnswer:
+    readiness = document.operation("Can searches be answered?", ReadyAnswer)
+    readiness["responses"][503] = {
+        "description": "Too few shards of some collection are up, or it ends.",
+        "content": content_of(ReadyAnswer),
+    }
+
+    @app.get("/readyz", **readiness)
+    async def readyz() -> Response:
         ready = backend.ready(ready_shards) and not backend.draining
-        response.status_code = 200 if ready else 503
-        return ReadyAnswer(
-            status="ready" if ready else "not ready",
-            collections={
-                served.name: f"{served.router.shards_up}/{served.router.shards_total} shards"
-                for served in backend.collections
-            },
-        )
+        up = {
+            served.name: f"{served.router.shards_up}/{served.router.shards_total} shards"
+            for served in backend.collections
+        }
+        return _json(ReadyAnswer("ready" if ready else "not ready", up), 200 if ready else 503)
 
     @app.get("/metrics", response_class=Response, summary="Metrics for Prometheus")
     async def scrape() -> Response:
@@ -310,30 +313,18 @@ def create_app(
         return RedirectResponse("docs")
 
     add_window(app)
-    if who.api_keys is not None:
-        _describe_keys(app)
-    return app
-
-
-def _describe_keys(app: FastAPI) -> None:
-    """The OpenAPI document of an app that asks for keys."""
-    plain = app.openapi
-    verbs = [*(route.what for route in WRITE_ROUTES), "publish", "snapshot"]
+    of_name = [*(route.what for route in WRITE_ROUTES), "publish", "snapshot"]
     writes = [
         ("post", "/v1/collections"),
         ("delete", "/v1/collections/{name}"),
-        *(("post", f"/v1/collections/{{name}}/{verb}") for verb in verbs),
+        *(("post", f"/v1/collections/{{name}}/{verb}") for verb in of_name),
     ]
-    schema = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+    document.attach(app, None if keys is None else writes)
+    return app
 
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = plain()
-            describe_security(document, writes, schema)
-            app.openapi_schema = document
-        return app.openapi_schema
 
-    app.openapi = described  # type: ignore[method-assign]
+def _json(answer: Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type=bodies.JSON)
 
 
 class _PlainRoute(APIRoute):
@@ -399,7 +390,7 @@ class _Gate:
     async def keep(
         self,
         request: Request,
-        work: Callable[[str, bytes], Coroutine[Any, Any, BaseModel]],
+        work: Callable[[str, bytes], Coroutine[Any, Any, Struct]],
         media_types: Sequence[str] = (bodies.JSON,),
     ) -> Response:
         """Do something to a collection; a client that hangs up does not undo it."""
@@ -407,8 +398,7 @@ class _Gate:
         body = await self._body(request)
         if body is None:
             return Response(status_code=400)  # nobody reads it
-        told = await asyncio.shield(asyncio.ensure_future(work(media_type, body)))
-        return Response(told.model_dump_json(), media_type=bodies.JSON)
+        return _json(await asyncio.shield(asyncio.ensure_future(work(media_type, body))))
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
@@ -552,7 +542,7 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
     started = time.perf_counter()
     if parsed.ids is not None:
         queries = await lookups.vectors(now.router, parsed.ids, now.dim, timeout_s=parsed.timeout_s)
-        parsed = replace(parsed, queries=queries, ids=None)
+        parsed = structs.replace(parsed, queries=queries, ids=None)
     answer = await hit_vectors.search(now.router, parsed, now.dim, spent_s=time.perf_counter() - started)
     return replace(answer, version=now.version)
 
@@ -563,7 +553,7 @@ def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
         return parsed
     if spent_s >= parsed.timeout_s:
         raise SearchTimeoutError(f"the deadline passed after {spent_s:.3f} s, while the request was parsed")
-    return replace(parsed, timeout_s=parsed.timeout_s - spent_s)
+    return structs.replace(parsed, timeout_s=parsed.timeout_s - spent_s)
 
 
 def _summary(served: ServedCollection) -> CollectionSummary:
@@ -605,7 +595,7 @@ def _describe(served: ServedCollection) -> CollectionAnswer:
             )
         )
     return CollectionAnswer(
-        **_summary(served).model_dump(),
+        **structs.asdict(_summary(served)),
         columns=_columns_of(served.router),
         writable=any(
             state.health is not None and bool(state.health.details.get("writable")) for state in states

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
 from velo.options import Fusion
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import QueryOptions, SearchBody, check_filter, parsed, refuse_query
+from velo_serving.gateway.schemas import check_filter, parsed, parsed_query, refuse_query, seconds
 from velo_serving.wire.codec import is_compressed, table_of
 from velo_serving.words.errors import (
     BodyTooLargeError,
@@ -23,7 +23,14 @@ from velo_serving.words.errors import (
     UnsupportedMediaTypeError,
 )
 from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.types import FilterForm, Float32Matrix, SearchRequest
+from velo_serving.words.requests import (
+    NOT_IN_ARROW,
+    FilterForm,
+    Float32Matrix,
+    SearchBody,
+    SearchRequest,
+    options_of,
+)
 
 __all__ = [
     "ARROW",
@@ -103,57 +110,72 @@ def parse_search(
     VeloError
         One that ``gateway.errors`` maps to 400, 413 or 422.
     """
+    filters: tuple[FilterForm | None, ...] | None
     if media_type == JSON:
-        return _of_json(body, pairs, dim, limits, columns)
-    options = QueryOptions.of(pairs)
-    filters: tuple[FilterForm | None, ...] | None = None if options.filter is None else (options.filter,)
-    _check_sql((options.filter,), "filter", limits)
-    check_filter(options.filter, "filter")
-    queries, each = _matrix_of_arrow(body, limits)
-    if each is not None:
-        if filters is not None:
+        refuse_query(pairs)
+        asked = parsed(SearchBody, body)
+        queries = _queries_of(asked, dim)
+        filters = None if asked.filters is None else tuple(asked.filters)
+    else:
+        asked = _of_query(pairs)
+        queries, filters = _matrix_of_arrow(body, limits)
+        if filters is not None and asked.filter is not None:
             raise RequestError(
                 "give one of the query string's filter and the column 'filter'", argument="filter"
             )
-        filters = each
-    return _request(queries, filters, options, dim, limits)
-
-
-def _of_json(
-    body: bytes,
-    pairs: list[tuple[str, str]],
-    dim: int,
-    limits: GatewayLimits,
-    columns: Callable[[], Sequence[str]],
-) -> SearchRequest:
-    refuse_query(pairs)
-    asked = parsed(SearchBody, body)
-    if isinstance(asked.return_metadata, bool):
-        asked.return_metadata = list(columns()) if asked.return_metadata else None
-    filters: tuple[FilterForm | None, ...] | None = None
-    if asked.filters is not None:
-        _check_sql(asked.filters, "filters", limits)
-        for place, one in enumerate(asked.filters):
-            check_filter(one, f"filters[{place}]")
-        filters = tuple(asked.filters)
-    elif asked.filter is not None:
-        _check_sql((asked.filter,), "filter", limits)
-        check_filter(asked.filter, "filter")
+    name = "filter" if asked.filters is None else "filters"
+    if asked.filter is not None:
         filters = (asked.filter,)
+    _check_sql(filters or (), name, limits)
+    for place, one in enumerate(filters or ()):
+        check_filter(one, name if asked.filter is not None else f"{name}[{place}]")
+    return _request(queries, filters, asked, dim, limits, columns)
+
+
+def _of_query(pairs: Iterable[tuple[str, str]]) -> SearchBody:
+    """Options of an Arrow body; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON or SQL."""
+    fields: list[tuple[str, Any]] = []
+    columns: list[str] = []
+    for name, value in pairs:
+        if name in NOT_IN_ARROW:
+            raise RequestError(f"{name}: there is no such field beside a body of Arrow", argument=name)
+        if name == "return_metadata":
+            columns += [part for part in value.split(",") if part]
+        else:
+            is_json = name == "filter" and _is_json(value)
+            fields.append((name, _json_of(value) if is_json else value))
+    return parsed_query(SearchBody, [*fields, *([("return_metadata", columns)] if columns else [])])
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place: dict[str, Any] = {"path": "filter"}
+        if isinstance(error, json.JSONDecodeError):
+            place |= {"line": error.lineno, "column": error.colno, "byte": error.pos}
+        raise RequestError(
+            f"the filter is not JSON: {error}",
+            status=400,
+            argument="filter",
+            place=place,
+            kind="MalformedBodyError",
+        ) from None
+
+
+def _queries_of(asked: SearchBody, dim: int) -> Float32Matrix:
+    """The vectors of a JSON body; zeros where ids or texts stand for them."""
     if asked.ids is not None:
         if not asked.ids:
             raise EmptyError("there is no id in the request", argument="ids")
-        queries = np.zeros((len(asked.ids), dim), np.float32)
-        return replace(_request(queries, filters, asked, dim, limits), ids=tuple(asked.ids))
-    rows = asked.vectors
-    name = "vectors"
-    if rows is None and asked.vector is None:
-        assert asked.text is not None  # the model has checked that words are asked for instead
-        several = 1 if isinstance(asked.text, str) else len(asked.text)
-        return _request(np.zeros((several, dim), np.float32), filters, asked, dim, limits)
-    if rows is None:
-        assert asked.vector is not None  # the model has checked that one of them is there
+        return np.zeros((len(asked.ids), dim), np.float32)
+    rows, name = asked.vectors, "vectors"
+    if asked.vector is not None:
         rows, name = [asked.vector], "vector"
+    if rows is None:
+        if asked.text is None:
+            raise RequestError("give one of 'vector', 'vectors' and 'ids'")
+        return np.zeros((1 if isinstance(asked.text, str) else len(asked.text), dim), np.float32)
     for place, row in enumerate(rows):
         if len(row) != dim:
             path = name if name == "vector" else f"{name}[{place}]"
@@ -164,8 +186,7 @@ def _of_json(
                 kind="DimensionMismatchError",
             )
     with np.errstate(over="ignore"):
-        queries = np.array(rows, dtype=np.float32).reshape(len(rows), dim)
-    return _request(queries, filters, asked, dim, limits)
+        return np.array(rows, dtype=np.float32).reshape(len(rows), dim)
 
 
 def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits: GatewayLimits) -> None:
@@ -199,9 +220,10 @@ def is_long_to_parse(body: bytes, pairs: list[tuple[str, str]], limits: GatewayL
 def _request(
     queries: Float32Matrix,
     filters: tuple[FilterForm | None, ...] | None,
-    options: SearchBody | QueryOptions,
+    options: SearchBody,
     dim: int,
     limits: GatewayLimits,
+    columns: Callable[[], Sequence[str]],
 ) -> SearchRequest:
     count = len(queries)
     if count == 0:
@@ -214,7 +236,7 @@ def _request(
         raise BodyTooLargeError(
             f"{count} vectors are above the limit of {limits.queries_max}", argument="vectors"
         )
-    k, name = options.k, "k"
+    k, name = (10 if options.k is UNSET else options.k), "k"
     if options.radius is not None:
         name = "limit"
         hits_max = limits.hits_max
@@ -244,32 +266,26 @@ def _request(
     if not finite.all():
         row, column = (int(place) for place in np.argwhere(~finite)[0])
         raise NotFiniteError(f"vectors[{row}][{column}] is not a finite float32", argument="vectors", row=row)
-    text: tuple[str, ...] | None = None
+    text = (options.text,) * count if isinstance(options.text, str) else options.text
     fusion = None
-    if isinstance(options, SearchBody) and options.text is not None:
-        text = (options.text,) * count if isinstance(options.text, str) else tuple(options.text)
+    if text is not None:
         _check_texts(text)
         if options.vector is not None or options.vectors is not None or options.ids is not None:
             fusion = options.fuses()
             _check_depth(fusion, k, count, limits)
-    columns = options.return_metadata
-    assert not isinstance(columns, bool)  # ``_of_json`` has exchanged it, no query string has one
+    names = options.return_metadata
+    if isinstance(names, bool):
+        names = list(columns()) if names else None
     return SearchRequest(
-        queries=queries,
-        k=k,
-        filters=filters,
-        recall=options.recall,
-        list_size=options.list_size,
-        exact=options.exact,
-        return_metadata=None if columns is None else tuple(columns),
-        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
-        allow_partial=options.allow_partial,
-        group_by=options.group_by,
-        group_size=group_size,
-        radius=options.radius,
-        return_vectors=options.return_vectors,
-        text=text,
+        queries,
+        k,
+        filters,
+        return_metadata=None if names is None else tuple(names),
+        timeout_s=seconds(options.timeout_ms),
+        ids=None if options.ids is None else tuple(options.ids),
+        text=None if text is None else tuple(text),
         fusion=fusion,
+        **options_of(options),
     )
 
 
@@ -333,7 +349,6 @@ def _matrix_of_arrow(
     if "filter" not in table.column_names:
         return matrix, None
     texts = _texts(table.column("filter"))
-    _check_sql([text for text in texts if text is not None and not _is_json(text)], "filter", limits)
     return matrix, tuple(_filter_of_text(place, text) for place, text in enumerate(texts))
 
 
@@ -481,5 +496,4 @@ def _filter_of_text(place: int, text: str | None) -> FilterForm | None:
             place={"query": place},
             kind="FilterError",
         ) from None
-    check_filter(condition, f"filter[{place}]")
     return condition

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct
 
 from velo.options import limit_of
 from velo.options.columns import column_type
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
-from velo_serving.gateway.operations import query_parameters
-from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query
+from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query, took_ms
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
 from velo_serving.wire.codec import table_of
@@ -23,9 +22,10 @@ from velo_serving.words.errors import AdminKeyError, MalformedBodyError, Protoco
 from velo_serving.words.types import Shape
 
 __all__ = [
-    "CREATE_BODY",
     "CREATE_TYPES",
     "CreateAnswer",
+    "CreateBody",
+    "CreateOptions",
     "DropAnswer",
     "PublishAnswer",
     "PublishBody",
@@ -41,79 +41,49 @@ __all__ = [
 CREATE_TYPES = (bodies.JSON, bodies.ARROW)
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-def _path(description: str) -> Any:
-    return Field(min_length=1, max_length=4096, description=description)
-
-
-class CreateOptions(_Body):
+class CreateOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """A collection to make."""
 
-    name: Annotated[str, Field(min_length=1, max_length=128, description="What it is called.")]
-    dim: Annotated[int, Field(ge=1, le=limit_of("dim")[1], description="Numbers of a vector.")]
-    metric: Annotated[Literal["l2", "ip", "cosine"], Field(description="What is near.")] = "l2"
+    name: Annotated[str, Meta(min_length=1, max_length=128, description="What it is called.")]
+    dim: Annotated[int, Meta(ge=1, le=limit_of("dim")[1], description="Numbers of a vector.")]
+    metric: Annotated[Literal["l2", "ip", "cosine"], Meta(description="What is near.")] = "l2"
     dtype: Annotated[
-        Literal["float32", "float16", "uint8", "int8"], Field(description="Numbers of vectors.")
+        Literal["float32", "float16", "uint8", "int8"], Meta(description="Numbers of vectors.")
     ] = "float32"
 
 
-class CreateBody(CreateOptions):
+class CreateBody(CreateOptions, kw_only=True, forbid_unknown_fields=True):
     """A collection to make, without rows."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"name": "shop", "dim": 64, "metadata": {"price": "float32"}}]},
-    )
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"name": "shop", "dim": 64, "metadata": {"price": "float32"}}
 
     metadata: Annotated[
-        dict[str, str] | None,
-        Field(
-            min_length=1,
-            max_length=1024,
-            description="Types of the columns by their names, such as int32, string, list<string>.",
-        ),
+        Annotated[dict[str, str], Meta(min_length=1, max_length=1024)] | None,
+        Meta(description="Types of the columns by their names, such as int32, string, list<string>."),
     ] = None
 
 
-CREATE_BODY: dict[str, Any] = {
-    "parameters": query_parameters(CreateOptions),
-    "requestBody": {
-        "required": True,
-        "content": {
-            bodies.JSON: {"schema": CreateBody.model_json_schema()},
-            bodies.ARROW: {
-                "schema": {
-                    "type": "string",
-                    "format": "binary",
-                    "description": "A stream without rows: its schema is that of the columns.",
-                }
-            },
-        },
-    },
-}
-
-
-class PublishBody(_Body):
+class PublishBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """What shall be served from now on."""
 
     path: Annotated[
-        str, _path("A build: a folder that the shards' processes see, or a place in an object store.")
+        Path, Meta(description="A build: a folder that the shards' processes see, or in an object store.")
     ]
     version: Annotated[
-        str, Field(min_length=1, max_length=256, description="What it is called; another one than now.")
+        str, Meta(min_length=1, max_length=256, description="What it is called; another one than now.")
     ]
 
 
-class SnapshotBody(_Body):
+class SnapshotBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Where a copy shall be."""
 
-    path: Annotated[str, _path("A folder of the server, an absolute path: not there, or empty.")]
+    path: Annotated[Path, Meta(description="A folder of the server, an absolute path: not there, or empty.")]
 
 
-class CreateAnswer(BaseModel):
+class CreateAnswer(Struct):
     """What was made."""
 
     name: str
@@ -122,7 +92,7 @@ class CreateAnswer(BaseModel):
     took_ms: float
 
 
-class PublishAnswer(BaseModel):
+class PublishAnswer(Struct):
     """What is served now."""
 
     version: str
@@ -132,18 +102,18 @@ class PublishAnswer(BaseModel):
     took_ms: float
 
 
-class SnapshotAnswer(BaseModel):
+class SnapshotAnswer(Struct):
     """Where the copy is."""
 
     path: str
     took_ms: float
 
 
-class DropAnswer(BaseModel):
+class DropAnswer(Struct):
     """What is gone, and what stays."""
 
     name: str
-    left: Annotated[list[str], Field(description="Files in its folder that velo did not make.")]
+    left: Annotated[list[str], Meta(description="Files in its folder that velo did not make.")]
     took_ms: float
 
 
@@ -159,10 +129,6 @@ def _check_may_name_folders(has_keys: bool, what: str) -> None:
             f"to {what} takes an admin key, and this server has no keys: start it with --api-keys"
         )
     check_may_write()
-
-
-def _took_ms(started: float) -> float:
-    return round((time.perf_counter() - started) * 1000, 3)
 
 
 async def create(
@@ -185,7 +151,7 @@ async def create(
             schema = table_of(body).schema.remove_metadata()
         except ProtocolError as error:
             raise MalformedBodyError(f"the body is no Arrow stream: {error}") from error
-        asked = parsed_query(CreateOptions, dict(pairs))
+        asked = parsed_query(CreateOptions, pairs)
     else:
         refuse_query(pairs)
         asked = told = parsed(CreateBody, body)
@@ -195,7 +161,7 @@ async def create(
     serialized = None if schema is None else schema.serialize().to_pybytes()
     served = await backend.create(asked.name, Shape(asked.dim, asked.metric, asked.dtype, serialized))
     now = served.now
-    return CreateAnswer(name=served.name, dim=now.dim, metric=now.metric, took_ms=_took_ms(started))
+    return CreateAnswer(name=served.name, dim=now.dim, metric=now.metric, took_ms=took_ms(started))
 
 
 async def drop(name: str, backend: Backend) -> DropAnswer:
@@ -208,7 +174,7 @@ async def drop(name: str, backend: Backend) -> DropAnswer:
     """
     started = time.perf_counter()
     left = await backend.drop(name)
-    return DropAnswer(name=name, left=left, took_ms=_took_ms(started))
+    return DropAnswer(name=name, left=left, took_ms=took_ms(started))
 
 
 async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> PublishAnswer:
@@ -227,7 +193,7 @@ async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> P
     note(path=asked.path, version=asked.version)
     now = await served.publish(asked.path, asked.version)
     return PublishAnswer(
-        version=now.version, n=now.n, dim=now.dim, metric=now.metric, took_ms=_took_ms(started)
+        version=now.version, n=now.n, dim=now.dim, metric=now.metric, took_ms=took_ms(started)
     )
 
 
@@ -246,4 +212,4 @@ async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> 
     asked = parsed(SnapshotBody, body)
     note(path=asked.path)
     await served.snapshot(asked.path)
-    return SnapshotAnswer(path=asked.path, took_ms=_took_ms(started))
+    return SnapshotAnswer(path=asked.path, took_ms=took_ms(started))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -30,8 +30,6 @@ class RequestError(serving_errors.ServingError):
     status : int
     place : Mapping or None
         Where in the request: ``line``, ``column`` and ``byte``, or ``path``, or ``query``.
-    details : sequence
-        Further faults of the same request, each with its path.
     """
 
     def __init__(
@@ -41,13 +39,11 @@ class RequestError(serving_errors.ServingError):
         status: int = 422,
         argument: str | None = None,
         place: Mapping[str, Any] | None = None,
-        details: Sequence[Mapping[str, Any]] = (),
         kind: str = "RequestError",
     ) -> None:
         super().__init__(message, argument=argument)
         self.status = status
         self.place = place
-        self.details = details
         self.kind = kind
 
 
@@ -140,8 +136,6 @@ def error_response(error: BaseException) -> Response:
         body["type"] = error.kind
         if error.place is not None:
             body["position"] = dict(error.place)
-        if error.details:
-            body["details"] = [dict(detail) for detail in error.details]
     return _response(body, status, headers)
 
 

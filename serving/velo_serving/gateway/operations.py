@@ -1,144 +1,166 @@
-"""What the OpenAPI document says of a path: parameters of the query string, bodies, errors."""
+"""The OpenAPI document: the body, the query string, the answer and the errors of each operation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from fastapi import FastAPI
+from fastapi.responses import Response
+from msgspec import Struct
 
 from velo_serving.gateway import bodies
-from velo_serving.gateway.schemas import ErrorAnswer, QueryOptions, SearchAnswer, SearchBody
+from velo_serving.gateway.access import describe_security
+from velo_serving.gateway.schemas import (
+    ErrorAnswer,
+    components,
+    content_of,
+    query_parameters,
+)
 
 __all__ = [
     "CREATE_ERRORS",
     "DROP_ERRORS",
     "ERRORS",
     "PUBLISH_ERRORS",
-    "SEARCH",
     "SNAPSHOT_ERRORS",
     "WRITE_ERRORS",
-    "query_parameters",
+    "Document",
 ]
 
+Errors = Mapping[int, str]
 
-def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
-    """The fields of a model as parameters of the query string.
-
-    Parameters
-    ----------
-    model : type
-        What reads the query string where a body holds rows alone.
-
-    Returns
-    -------
-    list of dict
-    """
-    return [_parameter(name, field) for name, field in model.model_json_schema()["properties"].items()]
-
-
-def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
-    """One field; in a query string nothing is null, and an object is its JSON as text."""
-    schema = {key: value for key, value in field.items() if key not in ("title", "description", "anyOf")}
-    kinds = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
-    if any(one.get("type") == "object" for one in kinds):
-        kinds = [{"type": "string"}]
-    schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
-    if schema.get("default", ...) is None:
-        del schema["default"]
-    told: dict[str, Any] = {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "description": f"{field['description']} Not with a JSON body, which has it as a field.",
-    }
-    told["schema"] = schema
-    return told | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
-
-
-ERRORS: Mapping[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "The body or a filter cannot be read; `position` says where."},
-    404: {"model": ErrorAnswer, "description": "No such collection."},
-    406: {"model": ErrorAnswer, "description": "None of the accepted content types can be written."},
-    408: {"model": ErrorAnswer, "description": "The body took too long to arrive."},
-    413: {"model": ErrorAnswer, "description": "The body, or what it asks for, is above a limit."},
-    415: {"model": ErrorAnswer, "description": "A content type that is not read here."},
-    422: {
-        "model": ErrorAnswer,
-        "description": "Well-formed but wrong: type, dimension, k, a number that is not finite.",
-    },
-    429: {
-        "model": ErrorAnswer,
-        "description": "Too many queries wait; `Retry-After` says when to come back.",
-    },
-    503: {"model": ErrorAnswer, "description": "No shard answered, or the server starts or stops."},
-    504: {"model": ErrorAnswer, "description": "The deadline passed before any shard answered."},
+ERRORS: Errors = {
+    400: "The body or a filter cannot be read; `position` says where.",
+    404: "No such collection.",
+    406: "None of the accepted content types can be written.",
+    408: "The body took too long to arrive.",
+    413: "The body, or what it asks for, is above a limit.",
+    415: "A content type that is not read here.",
+    422: "Well-formed but wrong: type, dimension, k, a number that is not finite.",
+    429: "Too many queries wait; `Retry-After` says when to come back.",
+    503: "No shard answered, or the server starts or stops.",
+    504: "The deadline passed before any shard answered.",
 }
 
-WRITE_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    **ERRORS,
-    409: {"model": ErrorAnswer, "description": "An id is there already, or the collection is only read."},
-    503: {
-        "model": ErrorAnswer,
-        "description": "Shards are away. `shards` names those that did not write, if others did.",
-    },
-    504: {"model": ErrorAnswer, "description": "The deadline passed; it may have been written."},
-    507: {"model": ErrorAnswer, "description": "A device is full; nothing was written there."},
+WRITE_ERRORS: Errors = {
+    **{status: told for status, told in ERRORS.items() if status != 406},
+    409: "An id is there already, or the collection is only read.",
+    503: "Shards are away. `shards` names those that did not write, if others did.",
+    504: "The deadline passed; it may have been written.",
+    507: "A device is full; nothing was written there.",
 }
 
-PUBLISH_ERRORS: Mapping[int | str, dict[str, Any]] = {
+PUBLISH_ERRORS: Errors = {
     **{status: told for status, told in ERRORS.items() if status not in (406, 504)},
-    403: {"model": ErrorAnswer, "description": "A key that is for reading, or a server without keys."},
-    422: {"model": ErrorAnswer, "description": "The version is served already, or the build cannot be."},
+    403: "A key that is for reading, or a server without keys.",
+    422: "The version is served already, or the build cannot be.",
 }
 
-_KEEP_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    status: told for status, told in PUBLISH_ERRORS.items() if status != 422
-}
-
-SNAPSHOT_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    **_KEEP_ERRORS,
-    409: {"model": ErrorAnswer, "description": "There is something at the path."},
-    422: {"model": ErrorAnswer, "description": "No folder can be made there, or no snapshot taken here."},
+SNAPSHOT_ERRORS: Errors = {
+    **PUBLISH_ERRORS,
+    409: "There is something at the path.",
+    422: "No folder can be made there, or no snapshot taken here.",
     507: WRITE_ERRORS[507],
 }
 
-CREATE_ERRORS: Mapping[int | str, dict[str, Any]] = {
-    **{status: told for status, told in _KEEP_ERRORS.items() if status not in (403, 404)},
-    409: {"model": ErrorAnswer, "description": "There is one of that name, or a folder."},
-    422: {"model": ErrorAnswer, "description": "A wrong name, size or type, or no folder for collections."},
+CREATE_ERRORS: Errors = {
+    **{status: told for status, told in PUBLISH_ERRORS.items() if status not in (403, 404)},
+    409: "There is one of that name, or a folder.",
+    422: "A wrong name, size or type, or no folder for collections.",
     507: WRITE_ERRORS[507],
 }
 
-DROP_ERRORS: Mapping[int | str, dict[str, Any]] = {
+DROP_ERRORS: Errors = {
     404: ERRORS[404],
-    422: {"model": ErrorAnswer, "description": "It lies elsewhere, or there is no folder for collections."},
-    429: {"model": ErrorAnswer, "description": "Somebody else writes to it."},
+    422: "It lies elsewhere, or there is no folder for collections.",
+    429: "Somebody else writes to it.",
     503: ERRORS[503],
 }
 
-_BINARY = {"type": "string", "format": "binary"}
 
-SEARCH: Mapping[str, Any] = {
-    "response_model": SearchAnswer,
-    "responses": {
-        200: {
-            "description": "The nearest vectors.",
-            "content": {bodies.ARROW: {"schema": _BINARY}},
-        },
-        **ERRORS,
-    },
-    "openapi_extra": {
-        "parameters": query_parameters(QueryOptions),
-        "requestBody": {
-            "required": True,
-            "content": {
-                bodies.JSON: {"schema": SearchBody.model_json_schema()},
-                bodies.ARROW: {
-                    "schema": _BINARY
-                    | {"description": "Column `vector`, optionally `filter`; options in the query string."}
-                },
-            },
-        },
-    },
-}
+class Document:
+    """Describes the operations of an app with the structs that they read and write."""
+
+    def __init__(self) -> None:
+        self._models: set[type[Struct]] = {ErrorAnswer}
+
+    def operation(
+        self,
+        summary: str,
+        answer: type[Struct],
+        errors: Errors | None = None,
+        *,
+        body: type[Struct] | None = None,
+        arrow: str = "",
+        query: type[Struct] | None = None,
+        without: Iterable[str] = (),
+        arrow_answer: bool = False,
+    ) -> dict[str, Any]:
+        """Describe an operation to FastAPI.
+
+        Parameters
+        ----------
+        summary : str
+        answer : type
+        errors : mapping, optional
+            Descriptions by status.
+        body : type, optional
+            Of the JSON body.
+        arrow : str
+            The content of an Arrow body, where one is read.
+        query : type, optional
+            Options beside an Arrow body.
+        without : iterable of str
+            Fields of `query` that are not options there.
+        arrow_answer : bool
+            Whether the answer may be Arrow, too.
+
+        Returns
+        -------
+        dict
+            Keywords of ``FastAPI.add_api_route``.
+        """
+        self._models |= {one for one in (answer, body) if one is not None}
+        binary = {"type": "string", "format": "binary"}
+        answers = content_of(answer) | ({bodies.ARROW: {"schema": binary}} if arrow_answer else {})
+        responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": answers}}
+        for status, told in (errors or {}).items():
+            responses[status] = {"description": told, "content": content_of(ErrorAnswer)}
+        extra: dict[str, Any] = {}
+        if body is not None:
+            read = content_of(body)
+            if arrow:
+                read[bodies.ARROW] = {"schema": binary | {"description": arrow}}
+            extra["requestBody"] = {"required": True, "content": read}
+        if query is not None:
+            extra["parameters"] = query_parameters(query, without)
+        return {
+            "summary": summary,
+            "response_class": Response,
+            "responses": responses,
+            "openapi_extra": extra,
+        }
+
+    def attach(self, app: FastAPI, writes: Iterable[tuple[str, str]] | None) -> None:
+        """Let the app's document have the structs, and where keys are asked for, who needs which.
+
+        Parameters
+        ----------
+        app : FastAPI
+        writes : iterable of (str, str) or None
+            Methods and paths that need an admin key; None: no keys are asked for.
+        """
+        plain = app.openapi
+
+        def described() -> dict[str, Any]:
+            if app.openapi_schema is None:
+                document = plain()
+                schemas = document.setdefault("components", {}).setdefault("schemas", {})
+                schemas.update(components(sorted(self._models, key=lambda one: one.__name__)))
+                if writes is not None:
+                    describe_security(document, writes, content_of(ErrorAnswer))
+                app.openapi_schema = document
+            return app.openapi_schema
+
+        app.openapi = described  # type: ignore[method-assign]

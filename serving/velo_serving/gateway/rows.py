@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct
 from pydantic_core import to_json
 
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import (
-    AllowPartial,
-    Exact,
-    FilterJson,
-    ListSize,
-    NeighborCount,
-    Recall,
-    ShardFailureAnswer,
-    Timeout,
-    check_filter,
-    parsed,
-)
+from velo_serving.gateway.schemas import Status, check_filter, parsed, seconds
 from velo_serving.routing import lookups
 from velo_serving.routing.lookups import Found, UnknownIds
 from velo_serving.routing.served import Generation
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.requests import (
+    AllowPartial,
+    Effort,
+    Ids,
+    NeighborCount,
+    OneFilter,
+    Timeout,
+    check_ids,
+    effort_of,
+)
 
 __all__ = [
     "ROUTES",
-    "STRICT",
     "Looked",
     "Lookup",
     "LookupRoute",
-    "OneFilter",
-    "Status",
-    "json_body",
+    "check_dim",
     "parsed_lookup",
-    "seconds",
     "status_of",
     "written",
 ]
@@ -47,94 +42,80 @@ __all__ = [
 #: Rows of one answer.
 ROWS_MAX: Final = 1000
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-Columns = Annotated[
-    list[str] | bool, Field(description="Columns to bring: their names, or true for all of them.")
-]
-OneFilter = Annotated[
-    FilterJson | None, Field(description="Restricts the rows: a dict of conditions, or SQL text.")
+Columns: TypeAlias = Annotated[
+    list[str] | bool, Meta(description="Columns to bring: their names, or true for all of them.")
 ]
 
 
-class CountBody(BaseModel):
+class CountBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Count the rows that pass a filter, or all."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"filter": {"year": 2020}}
 
     filter: OneFilter = None
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
 
-class GetBody(BaseModel):
+class GetBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Bring the rows of some ids."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"ids": [17, 4]}
 
-    ids: Annotated[list[int] | list[str], Field(min_length=1, max_length=ROWS_MAX)]
+    ids: Annotated[Ids, Meta(min_length=1, max_length=ROWS_MAX)]
     columns: Columns = True
     unknown: Annotated[
-        UnknownIds, Field(description="Ids that no row has are an error, or left out with `skip`.")
+        UnknownIds, Meta(description="Ids that no row has are an error, or left out with `skip`.")
     ] = "error"
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
 
-class RowsBody(BaseModel):
+
+class RowsBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Page through the rows that pass a filter, in the order of their ids."""
 
-    model_config = ConfigDict(
-        **STRICT, json_schema_extra={"examples": [{"filter": {"year": 2020}, "limit": 50}]}
-    )
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"filter": {"year": 2020}, "limit": 50}
 
     filter: OneFilter = None
-    limit: Annotated[int, Field(ge=1, le=ROWS_MAX)] = 100
-    after: Annotated[int | str | None, Field(description="The last id of the page before.")] = None
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 100
+    after: Annotated[int | str | None, Meta(description="The last id of the page before.")] = None
     columns: Columns = True
     timeout_ms: Timeout = None
 
 
-class ExplainBody(BaseModel):
+class ExplainBody(Effort, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run one query and tell how each shard answered it."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"vector": [0.1, 0.2, 0.3]}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"vector": [0.1, 0.2, 0.3]}
 
-    vector: Annotated[list[float], Field(description="The query.")]
+    vector: Annotated[list[float], Meta(description="The query.")]
     k: NeighborCount = 10
     filter: OneFilter = None
-    recall: Recall = None
-    list_size: ListSize = None
-    exact: Exact = None
     timeout_ms: Timeout = None
 
 
-class Status(BaseModel):
-    """How complete an answer is."""
-
-    shards_answered: int
-    shards_total: int
-    partial: bool
-    failures: list[ShardFailureAnswer] = []
-
-
-class CountAnswer(Status):
+class CountAnswer(Status, kw_only=True):
     """How many rows there are."""
 
     count: int
 
 
-class RowsAnswer(BaseModel):
+class RowsAnswer(Struct):
     """Rows, each with its `id`; a last page has fewer than `limit`."""
 
     rows: list[dict[str, Any]]
 
 
-class GetAnswer(Status, RowsAnswer):
-    """The rows in the order asked for."""
+class GetAnswer(Status, kw_only=True):
+    """The rows in the order asked for, each with its `id`."""
+
+    rows: list[dict[str, Any]]
 
 
-class ExplainAnswer(Status):
+class ExplainAnswer(Status, kw_only=True):
     """What each shard did, as `Index.explain` tells it."""
 
     shards: list[dict[str, Any]]
@@ -156,22 +137,12 @@ class LookupRoute(NamedTuple):
 
     path: str
     summary: str
-    body: type[BaseModel]
-    answer: type[BaseModel]
+    body: type[Struct]
+    answer: type[Struct]
     lookup: Lookup
 
 
-Body = TypeVar("Body", bound=BaseModel)
-
-
-def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """What the OpenAPI page says of a body."""
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": model.model_json_schema()}},
-        }
-    }
+Body = TypeVar("Body", bound=Struct)
 
 
 def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
@@ -195,9 +166,20 @@ def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body
     return asked
 
 
-def seconds(timeout_ms: float | None) -> float | None:
-    """The deadline of a body, as routers take it."""
-    return None if timeout_ms is None else timeout_ms / 1000
+def check_dim(vector: Sequence[float], dim: int) -> None:
+    """Refuse a query of another length than the vectors of the collection.
+
+    Raises
+    ------
+    RequestError
+    """
+    if len(vector) != dim:
+        raise RequestError(
+            f"vector has {len(vector)} numbers, the collection has {dim} dimensions",
+            argument="vector",
+            place={"path": "vector"},
+            kind="DimensionMismatchError",
+        )
 
 
 def written(looked: Looked, media_type: str) -> bytes:
@@ -262,21 +244,8 @@ async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed_lookup(ExplainBody, body, limits)
-    if len(asked.vector) != now.dim:
-        raise RequestError(
-            f"vector has {len(asked.vector)} numbers, the collection has {now.dim} dimensions",
-            argument="vector",
-            place={"path": "vector"},
-            kind="DimensionMismatchError",
-        )
-    arguments = {
-        "query": asked.vector,
-        "k": asked.k,
-        "filter": asked.filter,
-        "recall": asked.recall,
-        "list_size": asked.list_size,
-        "exact": asked.exact,
-    }
+    check_dim(asked.vector, now.dim)
+    arguments = {"query": asked.vector, "k": asked.k, "filter": asked.filter, **effort_of(asked)}
     found = await lookups.explain(now.router, arguments, timeout_s=seconds(asked.timeout_ms))
     return Looked({"shards": found.value} | status_of(found))
 

@@ -1,338 +1,70 @@
-"""Requests and answers as pydantic models: they check bodies and query strings, and make the OpenAPI page."""
+"""Bodies of requests are read into structs here; the structs of answers, and the OpenAPI schema of both."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StrictBool,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+import msgspec
+from msgspec import Meta, Struct
 
-from velo.errors import FilterError, InvalidArgumentError
+from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
 from velo.hints import OPTIONS
-from velo.options import RRF, Fusion, Weighted, fusion_of, limit_of
 from velo_serving.gateway.errors import RequestError, filter_place
-from velo_serving.words.types import FilterForm
+from velo_serving.words.requests import FilterForm, SearchBody
 
 __all__ = [
     "CollectionAnswer",
     "CollectionList",
     "ErrorAnswer",
-    "FusionBody",
     "HealthAnswer",
-    "QueryOptions",
     "ReadyAnswer",
     "SearchAnswer",
-    "SearchBody",
+    "Status",
     "check_filter",
+    "components",
+    "content_of",
     "parsed",
     "parsed_query",
+    "query_parameters",
+    "reference",
     "refuse_query",
+    "seconds",
+    "took_ms",
 ]
 
-B = TypeVar("B", bound=BaseModel)
+B = TypeVar("B")
 
-#: A filter in the dict form, or SQL text.
-FilterJson = dict[str, Any] | str
+#: What msgspec calls the types of JSON.
+_TYPES: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+}
 
-
-def _within(argument: str, description: str) -> Any:
-    """A field with the limits that the library has for this argument."""
-    low, high = limit_of(argument)
-    return Field(ge=low, le=high, description=description)
-
-
-NeighborCount = Annotated[int, _within("k", "How many neighbors of each query.")]
-ListSize = Annotated[int | None, _within("list_size", "Length of the candidate list.")]
-Exact = Annotated[
-    bool | None, Field(description="Whether distances are exact, from stored vectors, or estimates.")
-]
-GroupSize = Annotated[int | None, _within("group_hits", "Rows of a group; default 1.")]
-HitLimit = Annotated[int | None, _within("limit", "Hits of a query within the radius, at most.")]
-Recall = Annotated[
-    float | None, Field(gt=0, le=1, description="Aim for this recall; 1 reads every stored vector.")
-]
-Columns = Annotated[list[str] | None, Field(description="Columns to bring with the hits.")]
-ReturnVectors = Annotated[
-    bool, Field(description="Bring the stored vectors of the hits; the build must have stored them.")
-]
-GroupBy = Annotated[
-    str | None, Field(description="Column: answer with the nearest k groups of rows with equal values.")
-]
-Radius = Annotated[
-    float | None, Field(description="Answer with all within this distance, instead of the nearest k.")
-]
-AllowPartial = Annotated[bool, Field(description="If false, an answer without some shard is an error.")]
-Timeout = Annotated[float | None, Field(gt=0, description="Deadline of this request.")]
-
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-#: The forms of a fusion, as errors of pydantic call them.
-_FUSION_NAME: Final = "fusion by its name"
-_FUSION_BODY: Final = "fusion with weights"
-
-Weight = Annotated[
-    float | None,
-    Field(ge=0, le=1e6, description="Weight of this list; 0 leaves it out. Default as in the library."),
-]
-
-
-class FusionBody(BaseModel):
-    """How words and vectors become one list, with weights: ``velo.RRF`` or ``velo.Weighted``."""
-
-    model_config = ConfigDict(
-        **_STRICT,
-        json_schema_extra={"examples": [{"method": "weighted", "vectors": 0.3, "words": 0.7}]},
-    )
-
-    method: Annotated[Literal["rrf", "weighted"], Field(description="By ranks, or by scores.")]
-    vectors: Weight = None
-    words: Weight = None
-    depth: Annotated[int | None, _within("k", "Hits of each list; at least as many as are asked for.")] = None
-    constant: Annotated[
-        float | None,
-        Field(ge=0, le=1e6, description="Of rrf: a hit scores weight / (constant + rank)."),
-    ] = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> FusionBody:
-        if self.constant is not None and self.method != "rrf":
-            raise ValueError("'constant' goes with 'rrf'")
-        try:
-            self.made()
-        except InvalidArgumentError as error:
-            raise ValueError(error.message) from None
-        return self
-
-    def made(self) -> Fusion:
-        """As the library has it."""
-        given = self.model_dump(exclude={"method"}, exclude_none=True)
-        return RRF(**given) if self.method == "rrf" else Weighted(**given)
-
-
-def _form_of_fusion(given: Any) -> str:
-    return _FUSION_BODY if isinstance(given, dict | FusionBody) else _FUSION_NAME
-
-
-class SearchBody(BaseModel):
-    """A search in JSON: one `vector` or several `vectors`."""
-
-    model_config = ConfigDict(
-        **_STRICT,
-        json_schema_extra={
-            "examples": [
-                {"vector": [0.1, 0.2, 0.3], "k": 5},
-                {
-                    "vectors": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]],
-                    "k": 10,
-                    "filter": {"year": {"$gte": 2020}},
-                    "return_metadata": ["title"],
-                },
-            ]
-        },
-    )
-
-    vector: Annotated[list[float] | None, Field(description="One query.")] = None
-    vectors: Annotated[
-        list[list[float]] | None, Field(description="Several queries, all of the same length.")
-    ] = None
-    ids: Annotated[
-        list[int] | list[str] | None,
-        Field(description="Instead of vectors: rows whose stored vectors are the queries."),
-    ] = None
-    k: NeighborCount = 10
-    filter: Annotated[
-        FilterJson | None, Field(description="Restricts every query: a dict of conditions, or SQL text.")
-    ] = None
-    filters: Annotated[
-        list[FilterJson | None] | None,
-        Field(description="A filter for each query, in their order; null for none."),
-    ] = None
-    recall: Recall = None
-    list_size: ListSize = None
-    exact: Exact = None
-    return_metadata: Annotated[
-        list[str] | StrictBool | None,
-        Field(description="Columns to bring with the hits; true for all of them."),
-    ] = None
-    return_vectors: ReturnVectors = False
-    group_by: GroupBy = None
-    group_size: GroupSize = None
-    radius: Radius = None
-    limit: HitLimit = None
-    text: Annotated[
-        str | list[str] | None,
-        Field(
-            description="Words that rows are found by, too: of all queries, or a text for each. Without "
-            "vectors words alone are asked."
-        ),
-    ] = None
-    fusion: Annotated[
-        Annotated[
-            Annotated[Literal["rrf", "weighted"] | None, Tag(_FUSION_NAME)]
-            | Annotated[FusionBody, Tag(_FUSION_BODY)],
-            Discriminator(_form_of_fusion),
-        ],
-        Field(
-            description="How words and vectors become one list: by ranks, as by default, or by scores; an "
-            "object has weights, too."
-        ),
-    ] = None
-    timeout_ms: Timeout = None
-    allow_partial: AllowPartial = True
-
-    @model_validator(mode="after")
-    def _fits(self) -> SearchBody:
-        given = sum(one is not None for one in (self.vector, self.vectors, self.ids))
-        if given != 1 and not (self.text is not None and given == 0):
-            raise ValueError("give one of 'vector', 'vectors' and 'ids'")
-        if self.fusion is not None and (self.text is None or given == 0):
-            raise ValueError("'fusion' goes with 'text' and vectors")
-        if self.text is not None and (self.group_by is not None or self.radius is not None):
-            raise ValueError("'text' goes without 'group_by' and 'radius'")
-        if self.filter is not None and self.filters is not None:
-            raise ValueError("give one of 'filter' and 'filters'")
-        several = self.ids if self.vectors is None else self.vectors
-        if given == 0 and isinstance(self.text, list):
-            several = self.text
-        count = 1 if several is None else len(several)
-        if isinstance(self.text, list) and len(self.text) != count:
-            raise ValueError(f"'text' has {len(self.text)} entries for {count} vectors")
-        if self.filters is not None and len(self.filters) != count:
-            raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
-        _check_kinds(self)
-        return self
-
-    def fuses(self) -> Fusion:
-        """How words and vectors become one list."""
-        return self.fusion.made() if isinstance(self.fusion, FusionBody) else fusion_of(self.fusion)
-
-
-class QueryOptions(BaseModel):
-    """The same options in the query string, for bodies that hold nothing but vectors."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    k: NeighborCount = 10
-    filter: Annotated[
-        FilterJson | None, Field(description="A filter: JSON where it begins with a brace, else SQL.")
-    ] = None
-    recall: Recall = None
-    list_size: ListSize = None
-    exact: Exact = None
-    return_metadata: Columns = None
-    return_vectors: ReturnVectors = False
-    group_by: GroupBy = None
-    group_size: GroupSize = None
-    radius: Radius = None
-    limit: HitLimit = None
-    timeout_ms: Timeout = None
-    allow_partial: AllowPartial = True
-
-    @model_validator(mode="after")
-    def _fits(self) -> QueryOptions:
-        _check_kinds(self)
-        return self
-
-    @classmethod
-    def of(cls, pairs: list[tuple[str, str]]) -> QueryOptions:
-        """Read a query string; ``return_metadata`` may repeat or hold commas, ``filter`` is JSON or SQL."""
-        fields: dict[str, Any] = {}
-        for name, value in pairs:
-            if name == "return_metadata":
-                fields.setdefault(name, []).extend(part for part in value.split(",") if part)
-            elif name in fields:
-                raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
-            elif name == "filter":
-                fields[name] = _filter_text(value)
-            else:
-                fields[name] = value
-        return parsed_query(cls, fields)
-
-
-def _check_kinds(body: SearchBody | QueryOptions) -> None:
-    """Nearest neighbors, groups, or all within a radius: fields of one kind alone."""
-    if body.radius is not None and body.group_by is not None:
-        raise ValueError("give one of 'radius' and 'group_by'")
-    if body.radius is not None and "k" in body.model_fields_set:
-        raise ValueError("'radius' goes with 'limit', not with 'k'")
-    if body.radius is None and body.limit is not None:
-        raise ValueError("'limit' goes with 'radius'")
-    if body.group_by is None and body.group_size is not None:
-        raise ValueError("'group_size' goes with 'group_by'")
-
-
-def _filter_text(text: str) -> Any:
-    if not text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        place: dict[str, Any] = {"path": "filter"}
-        if isinstance(error, json.JSONDecodeError):
-            place |= {"line": error.lineno, "column": error.colno, "byte": error.pos}
-        raise RequestError(
-            f"the filter is not JSON: {error}",
-            status=400,
-            argument="filter",
-            place=place,
-            kind="MalformedBodyError",
-        ) from None
-
-
-#: The class that a client raises for what pydantic calls so.
-_KINDS = {
-    "finite_number": "NotFiniteError",
-    "greater_than_equal": "InvalidArgumentError",
-    "less_than_equal": "InvalidArgumentError",
+#: The class that a client raises for a value beyond a limit.
+_KINDS: Final = {
+    " >= ": "InvalidArgumentError",
+    " <= ": "InvalidArgumentError",
+    "out of range": "NotFiniteError",
 }
 
 
-def refusal(error: ValidationError, body: bytes) -> RequestError:
-    """Turn what pydantic found into one error with its position: 400 where the body is no JSON, else 422."""
-    faults = error.errors(include_url=False, include_input=False)
-    first = faults[0]
-    if first["type"] == "json_invalid":
-        fault_text = str(first.get("ctx", {}).get("error", first["msg"]))
-        match = re.search(r"^(.*?) at line (\d+) column (\d+)$", fault_text)
-        if match is None:
-            return RequestError(f"the body is not JSON: {fault_text}", status=400, kind="MalformedBodyError")
-        line, column = int(match[2]), int(match[3])
-        before = sum(len(text) for text in body.splitlines(keepends=True)[: line - 1])
-        return RequestError(
-            f"the body is not JSON: {fault_text}",
-            status=400,
-            place={"line": line, "column": column, "byte": before + max(column - 1, 0)},
-            kind="MalformedBodyError",
-        )
-    path = _path(first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        word = OPTIONS.get(str(first["loc"][-1]), "")
-        word = "radius" if word.startswith("range_search") else word
-        message = "there is no such field"
-        if word.split(",")[0] in SearchBody.model_fields:
-            message += f"; velo's is {word}"
-    return RequestError(
-        f"{path}: {message}" if path else message,
-        argument=str(first["loc"][0]) if first["loc"] else None,
-        place={"path": path} if path else None,
-        details=[{"path": _path(fault["loc"]), "message": fault["msg"]} for fault in faults[1:10]],
-        kind=_KINDS.get(first["type"], "RequestError"),
-    )
+# ---- bodies ----
+
+
+@cache
+def _decoder(model: type[B]) -> msgspec.json.Decoder[B]:
+    # 1e999 in a filter becomes infinite, which ``check_filter`` refuses by its place.
+    return msgspec.json.Decoder(model, float_hook=float)
 
 
 def parsed(model: type[B], body: bytes) -> B:
@@ -343,22 +75,30 @@ def parsed(model: type[B], body: bytes) -> B:
     RequestError
     """
     try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise refusal(error, body) from None
+        return _decoder(model).decode(body)
+    except msgspec.ValidationError as error:
+        refusal = _refusal(str(error))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        refusal = _not_json(error, body)
+    raise refusal
 
 
-def parsed_query(model: type[B], fields: Mapping[str, Any]) -> B:
-    """Read a query string, where a body holds rows alone.
+def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
+    """Read the query string beside a body of Arrow.
 
     Raises
     ------
     RequestError
     """
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
+        fields[name] = value
     try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        raise refusal(error, b"") from None
+        return msgspec.convert(fields, model, strict=False)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
 
 
 def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
@@ -373,21 +113,60 @@ def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
         raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
 
 
-#: What pydantic calls the forms that a field may have.
-_FORMS: Final = ("dict[str,any]", "str", "list[int]", "list[str]", "bool", _FUSION_NAME, _FUSION_BODY)
+def seconds(timeout_ms: float | None) -> float | None:
+    """The deadline of a body, as routers take it."""
+    return None if timeout_ms is None else timeout_ms / 1000
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """Write ('vectors', 3, 7) as vectors[3][7]."""
-    text = ""
-    for part in location:
-        if part in _FORMS:  # which form was tried
-            continue
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text
+def took_ms(started: float) -> float:
+    """Milliseconds since then, by ``time.perf_counter``."""
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+def _refusal(fault: str) -> RequestError:
+    """The error for fields that are wrong, with the place that msgspec names."""
+    message, _, place = fault.partition(" - at `$")
+    path = place.rstrip("`").lstrip(".").replace("[...]", "")
+    field = re.fullmatch(r"Object (?:contains unknown|missing required) field `(.*)`", message)
+    if field is not None:
+        path = f"{path}.{field[1]}" if path else field[1]
+        message = "it is needed"
+        if fault.startswith("Object contains"):
+            word = OPTIONS.get(field[1], "")
+            word = "radius" if word.startswith("range_search") else word
+            message = "there is no such field"
+            if word.split(",")[0] in SearchBody.__struct_fields__:
+                message += f"; velo's is {word}"
+    kind = next((kind for part, kind in _KINDS.items() if part in message), "RequestError")
+    message = re.sub("`([^`]*)`", _in_words, message)
+    return RequestError(
+        f"{path}: {message[:1].lower()}{message[1:]}" if path else message,
+        argument=re.split(r"[.\[]", path)[0] or None,
+        place={"path": path} if path else None,
+        kind=kind,
+    )
+
+
+def _in_words(types: re.Match[str]) -> str:
+    return " or ".join(_TYPES.get(one, one) for one in types[1].split(" | "))
+
+
+def _not_json(error: Exception, body: bytes) -> RequestError:
+    """The error for a body that is not JSON, with the place if it is known."""
+    if isinstance(error, RecursionError | UnicodeDecodeError):
+        fault = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8"
+        return RequestError(f"the body is {fault}", status=400, kind="MalformedBodyError")
+    found = re.search(r"^(?:JSON is malformed: )?(.*?)(?: \(byte (\d+)\))?$", str(error), re.S)
+    assert found is not None  # every text matches
+    message = found[1]
+    byte = max(len(body) - 1, 0) if found[2] is None else int(found[2]) - (message == "trailing characters")
+    line = body[:byte].count(b"\n") + 1
+    column = min(byte - (body.rfind(b"\n", 0, byte) + 1) + 1, len(body))
+    text = f"{message} at line {line} column {column}"
+    place = {"line": line, "column": column, "byte": byte}
+    if re.match(rb"-?(?:NaN|Infinity)", body[max(byte - 1, 0) : byte + 9].lstrip(b" ,:[")):
+        return RequestError(f"a number is not finite: {text}", status=400, place=place, kind="NotFiniteError")
+    return RequestError(f"the body is not JSON: {text}", status=400, place=place, kind="MalformedBodyError")
 
 
 def check_filter(condition: FilterForm | None, path: str) -> None:
@@ -430,10 +209,63 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-# ---- answers: written by hand where speed counts, declared here for the OpenAPI page and the tests ----
+# ---- the OpenAPI document ----
 
 
-class ShardFailureAnswer(BaseModel):
+def reference(model: type[Struct]) -> dict[str, Any]:
+    """Refer to the schema of a struct; ``components`` has it."""
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def content_of(model: type[Struct]) -> dict[str, Any]:
+    """JSON in the form of a struct, with its example."""
+    example = getattr(model, "EXAMPLE", None)
+    shown = {} if example is None else {"example": example}
+    return {"application/json": {"schema": reference(model), **shown}}
+
+
+def components(models: Iterable[type[Struct]]) -> dict[str, Any]:
+    """The schemas of structs and of all that they refer to, by name."""
+    return msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")[1]
+
+
+def query_parameters(model: type[Struct], without: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """The fields of a struct as parameters of the query string, beside a body of Arrow.
+
+    Parameters
+    ----------
+    model : type
+    without : iterable of str
+        Fields that a body of Arrow has as columns, or not at all.
+    """
+    fields = components([model])[model.__name__]["properties"]
+    return [_parameter(name, field) for name, field in fields.items() if name not in set(without)]
+
+
+def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
+    """One field; in a query string nothing is null, and an object is its JSON as text."""
+    schema = {key: value for key, value in field.items() if key not in ("title", "description", "anyOf")}
+    kinds = [one for one in field.get("anyOf", ()) if one.get("type") not in ("null", "boolean")]
+    kinds = kinds or [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
+    if any(one.get("type") == "object" for one in kinds):
+        kinds = [{"type": "string"}]
+    schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    told: dict[str, Any] = {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": f"{field['description']} Not with a JSON body, which has it as a field.",
+        "schema": schema,
+    }
+    return told | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
+
+
+# ---- answers: those of searches are written by hand, for speed ----
+
+
+class ShardFailureAnswer(Struct):
     """Why one shard is missing from an answer."""
 
     shard: str
@@ -441,14 +273,25 @@ class ShardFailureAnswer(BaseModel):
     message: str
 
 
-class GroupAnswer(BaseModel):
+class Status(Struct, kw_only=True):
+    """How complete an answer is."""
+
+    shards_answered: int
+    shards_total: int
+    partial: bool
+    failures: Annotated[
+        list[ShardFailureAnswer], Meta(description="Why shards are missing, if any are.")
+    ] = []
+
+
+class GroupAnswer(Struct):
     """One group of a query's hits: the next `size` of its row."""
 
     value: Any
     size: int
 
 
-class SearchStats(BaseModel):
+class SearchStats(Struct):
     """What the search cost, summed over queries and shards."""
 
     reads: int
@@ -457,79 +300,52 @@ class SearchStats(BaseModel):
     cache_hits: int
 
 
-class SearchAnswer(BaseModel):
+class SearchAnswer(Status, kw_only=True):
     """Neighbors of each query, nearest first; a row is shorter than k where fewer match."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ids": [[17, 4]],
-                    "distances": [[0.12, 0.31]],
-                    "counts": [2],
-                    "metadata": [[{"title": "a"}, {"title": "b"}]],
-                    "took_ms": 1.7,
-                    "shards_answered": 1,
-                    "shards_total": 1,
-                    "partial": False,
-                    "failures": [],
-                    "stats": {"reads": 5, "bytes_read": 20480, "shared_reads": 0, "cache_hits": 0},
-                }
-            ]
-        }
-    )
-
-    ids: list[list[int]] | list[list[str]]
-    distances: Annotated[list[list[float | None]], Field(description="Null where words alone were asked.")]
+    ids: list[list[int | str]]
+    distances: Annotated[list[list[float | None]], Meta(description="Null where words alone were asked.")]
     counts: list[int]
+    took_ms: float
+    stats: SearchStats
     metadata: list[list[dict[str, Any]]] | None = None
     vectors: Annotated[
         list[list[list[float] | None]] | None,
-        Field(
+        Meta(
             description="With `return_vectors`: of each hit; null where its row or shard went away meanwhile."
         ),
     ] = None
     scores: Annotated[
         list[list[float]] | None,
-        Field(description="With `text`: of each hit, descending. Then distances follow no order."),
+        Meta(description="With `text`: of each hit, descending. Then distances follow no order."),
     ] = None
     groups: Annotated[
         list[list[GroupAnswer]] | None,
-        Field(description="With `group_by`: each query's groups, nearest first, as they follow in its row."),
+        Meta(description="With `group_by`: each query's groups, nearest first, as they follow in its row."),
     ] = None
     limited: Annotated[
-        list[bool] | None, Field(description="With `radius`: whether `limit` left some out.")
+        list[bool] | None, Meta(description="With `radius`: whether `limit` left some out.")
     ] = None
-    took_ms: float
-    shards_answered: int
-    shards_total: int
-    partial: bool
-    version: Annotated[str | None, Field(description="Of the collection, where it has one.")] = None
-    failures: Annotated[
-        list[ShardFailureAnswer], Field(description="Why shards are missing, if any are.")
-    ] = []
-    stats: SearchStats
+    version: Annotated[str | None, Meta(description="Of the collection, where it has one.")] = None
 
 
-class ErrorDetail(BaseModel):
-    """What was wrong, and where."""
-
-    model_config = ConfigDict(extra="allow")
+class ErrorDetail(Struct):
+    """What was wrong, and where; perhaps more."""
 
     type: str
     message: str
     argument: str | None = None
     position: dict[str, Any] | int | None = None
-    request_id: Annotated[str, Field(description="As in the header X-Request-Id and in the log.")] = ""
+    request_id: Annotated[str, Meta(description="As in the header X-Request-Id and in the log.")] = ""
 
 
-class ErrorAnswer(BaseModel):
+class ErrorAnswer(Struct):
     """The body of every answer that is not 2xx."""
 
     error: ErrorDetail
 
 
-class ShardAnswer(BaseModel):
+class ShardAnswer(Struct):
     """One shard as the gateway sees it."""
 
     name: str
@@ -540,12 +356,12 @@ class ShardAnswer(BaseModel):
     pid: int
     memory_bytes: int
     device: str
-    threads: Annotated[int, Field(description="Threads that search.")]
+    threads: Annotated[int, Meta(description="Threads that search.")]
     waiting_requests: int
     calls_in_flight: int
 
 
-class CollectionSummary(BaseModel):
+class CollectionSummary(Struct):
     """A collection in the list."""
 
     name: str
@@ -561,25 +377,25 @@ class CollectionAnswer(CollectionSummary):
     """A collection with its shards."""
 
     columns: list[str]
-    writable: Annotated[bool, Field(description="Whether rows can be written here.")]
+    writable: Annotated[bool, Meta(description="Whether rows can be written here.")]
     queries_admitted: int
     shards: list[ShardAnswer]
 
 
-class CollectionList(BaseModel):
+class CollectionList(Struct):
     """All collections served here."""
 
     collections: list[CollectionSummary]
-    aliases: Annotated[dict[str, str], Field(description="Other names, and what they stand for.")] = {}
+    aliases: Annotated[dict[str, str], Meta(description="Other names, and what they stand for.")] = {}
 
 
-class HealthAnswer(BaseModel):
+class HealthAnswer(Struct):
     """The process is alive."""
 
     status: Literal["ok"]
 
 
-class ReadyAnswer(BaseModel):
+class ReadyAnswer(Struct):
     """Whether searches can be answered, and by how many shards."""
 
     status: Literal["ready", "not ready"]

@@ -6,11 +6,11 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, Struct
 
 from velo.errors import (
     DimensionMismatchError,
@@ -22,10 +22,11 @@ from velo.errors import (
 )
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import FilterJson, Timeout, check_filter, parsed, parsed_query, refuse_query
+from velo_serving.gateway.schemas import check_filter, parsed, parsed_query, refuse_query, seconds
 from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
 from velo_serving.words.errors import BodyTooLargeError
 from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.requests import Ids, OneFilter, Timeout, check_ids
 
 __all__ = [
     "BODIES",
@@ -39,100 +40,93 @@ __all__ = [
     "parse_write",
 ]
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
 #: What an Arrow column is called that is metadata of the name of another part of the row.
 _METADATA: Final = "metadata."
 
-RequestId = Annotated[
-    str | None,
-    Field(
-        min_length=1,
-        max_length=256,
-        description="A name for this request. To send it again with the same name does nothing twice.",
-    ),
+RequestId: TypeAlias = Annotated[
+    Annotated[str, Meta(min_length=1, max_length=256)] | None,
+    Meta(description="A name for this request. To send it again with the same name does nothing twice."),
 ]
-Ids = list[int] | list[str]
-MetadataRows = Annotated[
+MetadataRows: TypeAlias = Annotated[
     list[dict[str, Any]] | dict[str, list[Any]],
-    Field(description="Columns of the rows: an object a row, or a list a column."),
+    Meta(description="Columns of the rows: an object a row, or a list a column."),
 ]
-Vectors = Annotated[list[list[float]], Field(description="One a row, all of the same length.")]
 
 
-class InsertBody(BaseModel):
-    """Add rows. Ids that are there already are refused."""
+class WriteOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of a write of rows; in the query string where the body is Arrow."""
 
-    model_config = ConfigDict(
-        **_STRICT,
-        json_schema_extra={
-            "examples": [{"vectors": [[0.1, 0.2, 0.3]], "ids": [17], "metadata": [{"title": "dawn"}]}]
-        },
-    )
-
-    vectors: Vectors
-    ids: Annotated[
-        Ids | None, Field(description="One a row; none where the collection numbers its rows.")
-    ] = None
-    metadata: MetadataRows | None = None
     request_id: RequestId = None
     timeout_ms: Timeout = None
 
 
-class UpsertBody(InsertBody):
+class InsertBody(WriteOptions, kw_only=True, forbid_unknown_fields=True):
+    """Add rows. Ids that are there already are refused."""
+
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {
+        "vectors": [[0.1, 0.2, 0.3]],
+        "ids": [17],
+        "metadata": [{"title": "dawn"}],
+    }
+
+    vectors: Annotated[list[list[float]], Meta(description="One a row, all of the same length.")]
+    ids: Annotated[Ids | None, Meta(description="One a row; none where the collection numbers its rows.")] = (
+        None
+    )
+    metadata: MetadataRows | None = None
+
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
+
+
+class UpsertBody(InsertBody, kw_only=True, forbid_unknown_fields=True):
     """Add rows, each in the place of the one that has its id, where there is one."""
 
-    ids: Annotated[Ids, Field(description="One a row; of several rows with one id the last counts.")]
+    ids: Annotated[Ids, Meta(description="One a row; of several rows with one id the last counts.")]
 
 
-class UpdateBody(BaseModel):
+class UpdateBody(WriteOptions, kw_only=True, forbid_unknown_fields=True):
     """Change columns of rows; their vectors and other columns stay."""
 
-    model_config = ConfigDict(
-        **_STRICT, json_schema_extra={"examples": [{"ids": [17], "metadata": [{"title": "noon"}]}]}
-    )
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"ids": [17], "metadata": [{"title": "noon"}]}
 
     ids: Ids
     metadata: MetadataRows
-    request_id: RequestId = None
-    timeout_ms: Timeout = None
+
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
 
 
-class DeleteBody(BaseModel):
+class DeleteBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Delete rows by id, or all that pass a filter."""
 
-    model_config = ConfigDict(**_STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"ids": [17, 4]}
 
     ids: Ids | None = None
-    filter: Annotated[FilterJson | None, Field(description="A dict of conditions, or SQL text.")] = None
+    filter: OneFilter = None
     timeout_ms: Timeout = None
 
-    @model_validator(mode="after")
-    def _fits(self) -> DeleteBody:
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
         if (self.ids is None) == (self.filter is None):
             raise ValueError("give one of 'ids' and 'filter'")
-        return self
 
 
-class FlushBody(BaseModel):
+class FlushBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Make a part of new rows, and put everything on the device."""
-
-    model_config = _STRICT
 
     timeout_ms: Timeout = None
 
 
-class OptimizeBody(BaseModel):
+class OptimizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Make one part of all rows."""
 
-    model_config = _STRICT
-
-    wait: Annotated[bool, Field(description="Whether to wait for the end, as long as there is time.")] = True
+    wait: Annotated[bool, Meta(description="Whether to wait for the end, as long as there is time.")] = True
     timeout_ms: Timeout = None
 
 
 #: What each write reads as JSON.
-BODIES: Final[Mapping[str, type[BaseModel]]] = {
+BODIES: Final[Mapping[str, type[Struct]]] = {
     "insert": InsertBody,
     "upsert": UpsertBody,
     "update": UpdateBody,
@@ -140,15 +134,6 @@ BODIES: Final[Mapping[str, type[BaseModel]]] = {
     "flush": FlushBody,
     "optimize": OptimizeBody,
 }
-
-
-class WriteOptions(BaseModel):
-    """What stands in the query string where the body holds rows alone."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    request_id: RequestId = None
-    timeout_ms: Timeout = None
 
 
 def parse_write(
@@ -184,7 +169,7 @@ def parse_write(
     if media_type == bodies.JSON:
         request = _of_json(verb, body, pairs, dim, rows, limits)
     else:
-        request = _of_arrow(verb, body, _options(pairs), dim, rows, limits)
+        request = _of_arrow(verb, body, parsed_query(WriteOptions, pairs), dim, rows, limits)
     if request.count > limits.rows_max:
         raise BodyTooLargeError(
             f"{request.count} rows are above the limit of {limits.rows_max}: give fewer a request"
@@ -197,15 +182,6 @@ def parse_write(
         )
     _check_ids(request)
     return request
-
-
-def _options(pairs: list[tuple[str, str]]) -> WriteOptions:
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
-        fields[name] = value
-    return parsed_query(WriteOptions, fields)
 
 
 def _of_json(
@@ -237,7 +213,7 @@ def _of_json(
         None if metadata is None else _table(metadata, rows.schema, count),
         condition,
         getattr(asked, "request_id", None),
-        None if asked.timeout_ms is None else asked.timeout_ms / 1000,
+        seconds(asked.timeout_ms),
     )
 
 
@@ -277,7 +253,7 @@ def _of_arrow(
         ids,
         columns,
         request_id=options.request_id,
-        timeout_s=None if options.timeout_ms is None else options.timeout_ms / 1000,
+        timeout_s=seconds(options.timeout_ms),
     )
 
 

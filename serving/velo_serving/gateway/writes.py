@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import dataclasses
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BaseModel, Field
-from pydantic_core import to_json
+import msgspec
+from msgspec import Meta, Struct
 
 from velo_serving.gateway import bodies
 from velo_serving.gateway.logs import note
-from velo_serving.gateway.operations import query_parameters
-from velo_serving.gateway.schemas import parsed, refuse_query
-from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
+from velo_serving.gateway.schemas import parsed, refuse_query, seconds, took_ms
+from velo_serving.gateway.write_bodies import BODIES, parse_write
 from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
 from velo_serving.routing.writes import Upkeep, Verb
 from velo_serving.words.limits import GatewayLimits
 
-__all__ = ["WRITE_ROUTES", "WriteRoute", "write_body"]
+__all__ = ["WRITE_ROUTES", "WriteRoute"]
 
 
-class WriteAnswer(BaseModel):
+class WriteAnswer(Struct):
     """What became of a write."""
 
-    rows: Annotated[int, Field(description="Rows that it changed.")]
-    missing: Annotated[int, Field(description="Ids that no row had.")]
-    replaced: Annotated[int, Field(description="Of an upsert: rows that took the place of others.")]
+    rows: Annotated[int, Meta(description="Rows that it changed.")]
+    missing: Annotated[int, Meta(description="Ids that no row had.")]
+    replaced: Annotated[int, Meta(description="Of an upsert: rows that took the place of others.")]
     first_id: Annotated[
-        int | None, Field(description="Where the collection numbers its rows: the id of the first one.")
+        int | None, Meta(description="Where the collection numbers its rows: the id of the first one.")
     ]
-    repeated: Annotated[bool, Field(description="A request of this `request_id` was done before.")]
-    durable: Annotated[bool, Field(description="It is on the device already.")]
-    pressure: Annotated[float, Field(description="How full the memory for new rows is; at 1 writes wait.")]
+    repeated: Annotated[bool, Meta(description="A request of this `request_id` was done before.")]
+    durable: Annotated[bool, Meta(description="It is on the device already.")]
+    pressure: Annotated[float, Meta(description="How full the memory for new rows is; at 1 writes wait.")]
     sequences: Annotated[
-        dict[str, int], Field(description="The number of the change, of each shard that had a part in it.")
+        dict[str, int], Meta(description="The number of the change, of each shard that had a part in it.")
     ]
     took_ms: float
 
 
-class UpkeepAnswer(BaseModel):
+class UpkeepAnswer(Struct):
     """Whether it is done; else it goes on."""
 
     done: bool
@@ -58,24 +57,8 @@ class WriteRoute(NamedTuple):
     what: str
     summary: str
     media_types: tuple[str, ...]
-    answer: type[BaseModel]
+    answer: type[Struct]
     work: Work
-
-
-def write_body(route: WriteRoute) -> dict[str, Any]:
-    """What the OpenAPI page says of a body."""
-    binary = {"type": "string", "format": "binary"}
-    content: dict[str, Any] = {bodies.JSON: {"schema": BODIES[route.what].model_json_schema()}}
-    told: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
-    if bodies.ARROW in route.media_types:
-        words = "Columns `vector` and `id`, and those of the metadata; options are in the query string."
-        content[bodies.ARROW] = {"schema": binary | {"description": words}}
-        told["parameters"] = query_parameters(WriteOptions)
-    return told
-
-
-def _took_ms(started: float) -> float:
-    return round((time.perf_counter() - started) * 1000, 3)
 
 
 async def _write(
@@ -92,19 +75,8 @@ async def _write(
     request = await asyncio.to_thread(parse) if len(body) > limits.inline_bytes_max else parse()
     note(version=now.version, rows=request.count)
     wrote = await collection_writes.write(now.router, request)
-    return to_json(
-        {
-            "rows": wrote.rows,
-            "missing": wrote.missing,
-            "replaced": wrote.replaced,
-            "first_id": wrote.first_id,
-            "repeated": wrote.repeated,
-            "durable": wrote.durable,
-            "pressure": wrote.pressure,
-            "sequences": dict(wrote.sequences),
-            "took_ms": _took_ms(started),
-        }
-    )
+    told = {one.name: getattr(wrote, one.name) for one in dataclasses.fields(wrote)}
+    return msgspec.json.encode(WriteAnswer(**told, took_ms=took_ms(started)))
 
 
 async def _keep_up(
@@ -118,11 +90,9 @@ async def _keep_up(
 ) -> bytes:
     refuse_query(pairs)
     asked: Any = parsed(BODIES[what], body or b"{}")
-    timeout_s = None if asked.timeout_ms is None else asked.timeout_ms / 1000
-    done = await collection_writes.keep_up(
-        now.router, what, wait=getattr(asked, "wait", True), timeout_s=timeout_s
-    )
-    return to_json({"done": done, "took_ms": _took_ms(started)})
+    wait = getattr(asked, "wait", True)
+    done = await collection_writes.keep_up(now.router, what, wait=wait, timeout_s=seconds(asked.timeout_ms))
+    return msgspec.json.encode(UpkeepAnswer(done, took_ms(started)))
 
 
 def _rows(verb: Verb, summary: str) -> WriteRoute:

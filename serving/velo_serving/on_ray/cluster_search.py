@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from velo.options import Fusion
@@ -9,7 +11,11 @@ from velo.types import FusionName
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.vector_search import BatchStep
 from velo_serving.words.errors import NoShardAnsweredError
+from velo_serving.words.requests import Effort, EffortKeywords, effort_of
 from velo_serving.words.types import FilterForm, Float32Matrix, Hits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ClusterSearch"]
 
@@ -29,12 +35,12 @@ class ClusterSearch(BatchStep):
         The column that holds the query vectors.
     filter : dict or str, optional
         The same for all queries.
-    recall, list_size, exact
-        As in ``velo.Index.search``.
     text, fusion
         As in ``VectorSearch``.
     timeout_s : float
         For each batch.
+    **effort
+        `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
     """
 
     def __init__(
@@ -44,24 +50,13 @@ class ClusterSearch(BatchStep):
         k: int = 10,
         column: str = "vector",
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         text: str | None = None,
         fusion: Fusion | FusionName | None = None,
         timeout_s: float = 60.0,
+        **effort: Unpack[EffortKeywords],
     ) -> None:
-        super().__init__(
-            column,
-            k,
-            text,
-            fusion,
-            filter=filter,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
-            timeout_s=timeout_s,
-        )
+        asked = effort_of(Effort(**effort))
+        super().__init__(column, k, text, fusion, filter=filter, timeout_s=timeout_s, **asked)
         self._cluster = Cluster.connect(name)
         self._dim = self._cluster.records[0].dim
 

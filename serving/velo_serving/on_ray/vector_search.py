@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,11 @@ from velo_serving.routing.hybrid import search_by
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.routing.merge import merge_top_k
 from velo_serving.shard.shard import Shard
+from velo_serving.words.requests import Effort, EffortKeywords, effort_of
 from velo_serving.words.types import Answer, Failure, FilterForm, Float32Matrix, Hits, SearchRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["BatchStep", "VectorSearch"]
 
@@ -120,8 +124,6 @@ class VectorSearch(BatchStep):
         The column that holds the query vectors.
     filter : dict, optional
         The same for all queries.
-    recall, list_size, exact
-        As in ``velo.Index.search``.
     text : str, optional
         The column that holds a text for each query, whose words are looked for, too. Each shard ranks words
         by what its own rows tell of them.
@@ -129,6 +131,8 @@ class VectorSearch(BatchStep):
         How words and vectors become one list.
     memory, threads, io, plan
         As in ``velo.open``.
+    **effort
+        `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
     Examples
     --------
@@ -150,20 +154,16 @@ class VectorSearch(BatchStep):
         k: int = 10,
         column: str = "vector",
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         text: str | None = None,
         fusion: Fusion | FusionName | None = None,
         memory: int | float | str | None = None,
         threads: int | None = None,
         io: str = "auto",
         plan: str = "auto",
+        **effort: Unpack[EffortKeywords],
     ) -> None:
         filters = None if filter is None else (filter,)
-        super().__init__(
-            column, k, text, fusion, filters=filters, recall=recall, list_size=list_size, exact=exact
-        )
+        super().__init__(column, k, text, fusion, filters=filters, **effort_of(Effort(**effort)))
         collection = read_collection(path)
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim

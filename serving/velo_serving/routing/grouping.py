@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
 from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
 from velo_serving.words.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
@@ -58,7 +59,7 @@ def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> 
     another, the rows of a group that it does not show lie beyond the nearest row of its k-th.
     """
     thin: list[tuple[int, Any]] = []
-    if request.group_size == 1 or len(parts) == 1:
+    if request.group_hits == 1 or len(parts) == 1:
         return ()
     for query in range(len(merged.counts)):
         per_part = [_groups_of(part, query) for part in parts]
@@ -67,7 +68,7 @@ def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> 
             for groups in per_part
         ]
         for value, hits in _groups_of(merged, query).items():
-            farthest = hits[-1][0] if len(hits) == request.group_size else np.inf
+            farthest = hits[-1][0] if len(hits) == request.group_hits else np.inf
             if any(
                 value not in groups and bound < farthest
                 for groups, bound in zip(per_part, bounds, strict=True)
@@ -82,13 +83,13 @@ def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iter
         groups = answer.thin_groups[start : start + queries_max]
         assert request.group_by is not None
         filters = tuple(_within(request.filter_of(query), request.group_by, value) for query, value in groups)
-        narrow = dataclasses.replace(
+        narrow = structs.replace(
             request,
             queries=request.queries[[query for query, _ in groups]],
-            k=request.group_size,
+            k=request.group_hits,
             filters=filters,
             group_by=None,
-            group_size=1,
+            group_size=None,
         )
         yield FollowUp(narrow, groups)
 
@@ -100,7 +101,7 @@ def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, mor
         ids = {hit[2] for hit in merged[query][value]}
         row = _row(more.hits, place, 0, int(more.hits.counts[place]))
         merged[query][value].extend(hit for hit in row if hit[2] not in ids)
-    filled = [_nearest(groups, request.k, request.group_size) for groups in merged]
+    filled = [_nearest(groups, request.k, request.group_hits) for groups in merged]
     fewer = more if more.shards_answered < answer.shards_answered else answer
     return dataclasses.replace(
         answer,

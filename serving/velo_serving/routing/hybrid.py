@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+from msgspec import structs
 
 from velo.results import Fuses, fused
 from velo_serving.routing.router import Router
@@ -58,8 +59,8 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
     started = time.perf_counter()
     fusion: Fuses = request.fusion
     depth = fusion.depth_of(request.k)
-    by_words = replace(request, k=depth, fusion=None)
-    lists = [(fusion.vectors, replace(by_words, text=None)), (fusion.words, by_words)]
+    by_words = structs.replace(request, k=depth, fusion=None)
+    lists = [(fusion.vectors, structs.replace(by_words, text=None)), (fusion.words, by_words)]
     answers = list(await asyncio.gather(*(ask(part) for weight, part in lists if weight > 0)))
     # A list of no weight is not asked for.
     near = answers[0].hits if fusion.vectors > 0 else _no_hits(answers[0].hits)
@@ -73,7 +74,7 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
         rows = sorted(missing)
         answers.append(
             await ask(
-                replace(
+                structs.replace(
                     request,
                     queries=request.queries[rows],
                     k=max(len(ids) for ids in missing.values()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,11 @@ from velo_serving.routing.router_thread import RouterThread
 from velo_serving.routing.served import ServedCollection
 from velo_serving.words.answers import result_of
 from velo_serving.words.errors import ShuttingDownError
+from velo_serving.words.requests import Effort, EffortKeywords, effort_of
 from velo_serving.words.types import FilterForm, SearchRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["JobSearches"]
 
@@ -54,9 +58,6 @@ class JobSearches:
         k: int = 10,
         *,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         return_metadata: Sequence[str] | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
@@ -64,6 +65,7 @@ class JobSearches:
         text: str | Sequence[str] | None = None,
         fusion: Fusion | Literal["rrf", "weighted"] | None = None,
         timeout_s: float = 60.0,
+        **effort: Unpack[EffortKeywords],
     ) -> SearchResult:
         """Search all shards from a job, without a gateway.
 
@@ -71,13 +73,15 @@ class JobSearches:
         ----------
         queries : array of shape (query_count, dim)
             None with `text` alone.
-        k, filter, recall, list_size, exact, return_metadata, group_by, group_size, text, fusion
+        k, filter, return_metadata, group_by, group_size, text, fusion
             As in ``velo.Index.search``; each shard ranks words by what its own rows tell of them.
         return_vectors : bool
             Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
             stored them (``store_vectors=True``). NaN stands for one whose row or shard went away meanwhile.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
+        **effort
+            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -96,9 +100,6 @@ class JobSearches:
             queries,
             k,
             filters=None if filter is None else (filter,),
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
             return_vectors=return_vectors,
             timeout_s=timeout_s,
@@ -106,6 +107,7 @@ class JobSearches:
             fusion=fuses,
             group_by=group_by,
             group_size=group_size,
+            **effort_of(Effort(**effort)),
         )
         found = self._ask(request, timeout_s)
         assert isinstance(found, SearchResult)
@@ -118,25 +120,25 @@ class JobSearches:
         *,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.range_search
         limit: int = 10_000,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         return_metadata: Sequence[str] | None = None,
         return_vectors: bool = False,
         timeout_s: float = 60.0,
+        **effort: Unpack[EffortKeywords],
     ) -> RangeResult:
         """Find all within a distance of each query in all shards; ``limited`` says where there are more.
 
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        radius, filter, limit, recall, list_size, exact, return_metadata
+        radius, filter, limit, return_metadata
             As in ``velo.Index.range_search``; the limit is for all shards together.
         return_vectors : bool
             As for ``search``. While the answer is made, every query takes room for as many vectors as the one
             that has most: with many queries choose a `limit`.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
+        **effort
+            `recall`, `list_size`, `exact`, as in ``velo.Index.range_search``.
 
         Returns
         -------
@@ -146,13 +148,11 @@ class JobSearches:
             queries,
             limit,
             filters=None if filter is None else (filter,),
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
             return_metadata=None if return_metadata is None else tuple(return_metadata),
             return_vectors=return_vectors,
             timeout_s=timeout_s,
             radius=float(radius),
+            **effort_of(Effort(**effort)),
         )
         found = self._ask(request, timeout_s)
         assert isinstance(found, RangeResult)

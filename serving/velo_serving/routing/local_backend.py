@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from velo_serving.places.collection import Collection, read_collection
 from velo_serving.places.root import snapshot_collection
@@ -61,7 +62,7 @@ class LocalChannel:
 
         queries = np.concatenate([one.queries for one in requests])
         try:
-            asked = self._shard.search_each(replace(requests[0], queries=queries), timeout_s, ended)
+            asked = self._shard.search_each(structs.replace(requests[0], queries=queries), timeout_s, ended)
         except Exception as error:
             for future in futures:
                 future.set_exception(error)

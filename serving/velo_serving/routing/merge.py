@@ -29,7 +29,7 @@ def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
         Nearest neighbors, groups, or all within a radius.
     """
     if request.group_by is not None:
-        return merge_groups(parts, request.k, request.group_size)
+        return merge_groups(parts, request.k, request.group_hits)
     if request.radius is None:
         return merge_top_k(parts, request.k)
     hit_counts = np.sum([part.counts for part in parts], axis=0)

@@ -8,9 +8,10 @@ seconds they would wait, queries a shard works on, seconds a request.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from velo.errors import InvalidArgumentError
 from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
@@ -365,7 +366,7 @@ class Router:
         limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
         for part in follow_ups(request, answer, self.limits.in_flight_queries_max):
             left_s = max(limit_s - (self._clock.now() - started), 0.001)
-            more = await self._search(dataclasses.replace(part.request, timeout_s=left_s))
+            more = await self._search(structs.replace(part.request, timeout_s=left_s))
             answer = fill_groups(answer, request, part, more)
         return answer
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from velo_serving.routing import hit_vectors
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.hits import concat_hits
@@ -88,7 +90,7 @@ class RouterThread:
                     filters = filters[start : start + step]
                 if text is not None:
                     text = text[start : start + step]
-                part = dataclasses.replace(
+                part = structs.replace(
                     request,
                     queries=request.queries[start : start + step],
                     filters=filters,
@@ -121,5 +123,5 @@ def queries_a_request(request: SearchRequest, dim: int) -> int:
     """
     if not request.return_vectors:
         return _QUERIES_A_REQUEST
-    bytes_a_query = request.k * request.group_size * dim * 4
+    bytes_a_query = request.k * request.group_hits * dim * 4
     return max(1, min(_QUERIES_A_REQUEST, _VECTORS_BYTES_A_REQUEST // bytes_a_query))

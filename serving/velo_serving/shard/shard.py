@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
@@ -28,6 +29,7 @@ from velo_serving.shard.writing import Follower, ShardWriter
 from velo_serving.words.errors import ShardUnavailableError
 from velo_serving.words.hits import COSTS, Asked, Costs, Ended, concat_hits
 from velo_serving.words.loops import LoopThread
+from velo_serving.words.requests import effort_of
 from velo_serving.words.types import (
     Failure,
     FilterForm,
@@ -246,11 +248,9 @@ class Shard:
             asked = ask(
                 request.queries,
                 request.k,
-                recall=request.recall,
-                list_size=request.list_size,
-                exact=request.exact,
                 timeout_s=_rounded(timeout_s),
                 ended=told,
+                **effort_of(request),
             )
         return asked or _Tasks(self, request, timeout_s, ended)
 
@@ -425,18 +425,16 @@ def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
     if filters is not None and len(filters) > 1:
         filters = filters[start:stop]
     text = None if request.text is None else request.text[start:stop]
-    return dataclasses.replace(request, queries=request.queries[start:stop], filters=filters, text=text)
+    return structs.replace(request, queries=request.queries[start:stop], filters=filters, text=text)
 
 
 async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
     columns = request.return_metadata
     options: dict[str, Any] = {
         "filter": _filter_argument(request),
-        "recall": request.recall,
-        "list_size": request.list_size,
-        "exact": request.exact,
         "return_metadata": None if columns is None else list(columns),
         "timeout_s": _rounded(timeout_s),
+        **effort_of(request),
     }
     queries = request.queries
     if request.text is not None:
@@ -446,7 +444,7 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
     if request.radius is not None:
         return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
     if request.group_by is not None:
-        options |= {"group_by": request.group_by, "group_size": request.group_size}
+        options |= {"group_by": request.group_by, "group_size": request.group_hits}
         return _of_groups(await index.search_async(queries, request.k, **options))
     return _of_nearest(await index.search_async(queries, request.k, **options))
 

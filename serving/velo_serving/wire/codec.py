@@ -17,6 +17,7 @@ from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
 from velo_serving.words.errors import ProtocolError
 from velo_serving.words.hits import COSTS, Costs, rows_of_hits
+from velo_serving.words.requests import SearchOptions, options_of
 from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
 
 __all__ = [
@@ -59,18 +60,12 @@ class Call(msgspec.Struct, array_like=True):
     arguments: dict[str, Any] = {}
 
 
-class _Search(msgspec.Struct, array_like=True):
+class _Search(SearchOptions, array_like=True, kw_only=True):
     rows: int
     dim: int
     k: int
-    filters: list[str | None] | None
-    recall: float | None
-    list_size: int | None
-    exact: bool | None
-    return_metadata: list[str] | None
-    group_by: str | None
-    group_size: int
-    radius: float | None
+    filters: list[str | None] | None = None
+    return_metadata: list[str] | None = None
     text: list[str] | None = None
 
 
@@ -149,22 +144,17 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
         columns = request.return_metadata
         head = encode(
             _Search(
-                rows,
-                dim,
-                request.k,
-                None if request.filters is None else [_filter_text(one) for one in request.filters],
-                request.recall,
-                request.list_size,
-                request.exact,
-                None if columns is None else list(columns),
-                request.group_by,
-                request.group_size,
-                request.radius,
-                None if request.text is None else list(request.text),
+                rows=rows,
+                dim=dim,
+                k=request.k,
+                filters=None if request.filters is None else [_filter_text(one) for one in request.filters],
+                return_metadata=None if columns is None else list(columns),
+                text=None if request.text is None else list(request.text),
+                **options_of(request),
             )
         )
         frame = head, queries.tobytes()
-        object.__setattr__(request, "encoded", frame)
+        msgspec.structs.force_setattr(request, "encoded", frame)
     return frame
 
 
@@ -172,19 +162,7 @@ def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
     """Head and body of several requests of one query each, whose options are the same."""
     first = requests[0]
     head = encode(
-        _Search(
-            len(requests),
-            first.queries.shape[1],
-            first.k,
-            None,
-            first.recall,
-            first.list_size,
-            first.exact,
-            None,
-            None,
-            1,
-            None,
-        )
+        _Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)),
     )
     return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
 
@@ -201,12 +179,8 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         raise ProtocolError(
             f"{message.rows} vectors of {message.dim} numbers do not lie in {len(body)} bytes"
         )
-    if (
-        message.k < 1
-        or message.group_size < 1
-        or (message.group_by is not None and message.radius is not None)
-    ):
-        raise ProtocolError(f"no search has k = {message.k} and groups of {message.group_size}")
+    if message.k < 1 or (message.group_by is not None and message.radius is not None):
+        raise ProtocolError(f"no search has k = {message.k}, or both groups and a radius")
     if message.filters is not None and len(message.filters) not in (1, message.rows):
         raise ProtocolError(f"{len(message.filters)} filters do not go with {message.rows} vectors")
     if message.text is not None and len(message.text) != message.rows:
@@ -216,14 +190,9 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         queries=np.frombuffer(body, dtype="<f4").reshape(message.rows, message.dim),
         k=message.k,
         filters=None if message.filters is None else tuple(_filter_of(text) for text in message.filters),
-        recall=message.recall,
-        list_size=message.list_size,
-        exact=message.exact,
         return_metadata=None if columns is None else tuple(columns),
-        group_by=message.group_by,
-        group_size=message.group_size,
-        radius=message.radius,
         text=None if message.text is None else tuple(message.text),
+        **options_of(message),
     )
 
 

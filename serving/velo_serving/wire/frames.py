@@ -45,7 +45,7 @@ __all__ = [
     "frame_start",
 ]
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 
 HELLO: Final = 1
 WELCOME: Final = 2

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from velo_serving.words.requests import effort_of
 from velo_serving.words.types import SearchRequest, ShardReply
 
 __all__ = ["Together", "Waiting", "is_plain"]
@@ -67,7 +68,7 @@ class Together:
         loop = asyncio.get_running_loop()
         future = Waiting(loop=loop)
         steps = math.ceil(timeout_s / TIMEOUT_STEP_S)
-        kind = request.k, request.queries.shape[1], steps, request.recall, request.list_size, request.exact
+        kind = request.k, request.queries.shape[1], steps, *effort_of(request).values()
         found = self._kinds.get(kind)
         if found is None:
             if not self._kinds:

@@ -45,7 +45,7 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
             *found[:2],
             groups,
             request.k,
-            request.group_size,
+            request.group_hits,
             False,
             hits.metadata,
             stats,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from velo import errors as velo_errors
 from velo.errors import FilterError, VeloError
 from velo_serving.words import errors as serving_errors
+from velo_serving.words.requests import FilterForm, Float32Matrix, SearchRequest
 
 __all__ = [
     "WRITES",
@@ -34,11 +35,8 @@ __all__ = [
     "ShardReply",
 ]
 
-Float32Matrix: TypeAlias = npt.NDArray[np.float32]
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]
-#: A filter as it travels: a dict, or SQL text.
-FilterForm: TypeAlias = Mapping[str, Any] | str
 MetadataRow: TypeAlias = Mapping[str, Any]
 Fault: TypeAlias = Literal["caller", "shard", "deadline"]
 
@@ -57,68 +55,6 @@ CALLER_ERRORS = (
     velo_errors.UnknownIdError,
     velo_errors.UnsupportedError,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SearchRequest:
-    """One request: some queries that share all options but the filter.
-
-    Parameters
-    ----------
-    queries : ndarray of shape (query_count, dim), float32
-    k : int
-    filters : tuple of dict, SQL text or None, optional
-        Of length 1 (the same for all queries) or query_count (each may be None).
-    recall, list_size, exact, return_metadata, group_by, group_size
-        As in ``velo.Index.search``.
-    ids : tuple of int or str, optional
-        Rows of which the vectors are the queries; whoever routes the request puts them into `queries`.
-    radius : float, optional
-        All within this distance, at most k of each query, as in ``velo.Index.range_search``.
-    timeout_s : float, optional
-        Seconds until the deadline; None is the router's default.
-    allow_partial : bool
-        Whether an answer without some of the shards is better than an error.
-    return_vectors : bool
-        Bring the stored vectors of the hits; whoever routes the request asks for them once it knows the hits.
-    text : tuple of str, optional
-        One a query: its words are looked for. A shard ranks words alone, and puts what a hit scores into its
-        distance, negated.
-    fusion : velo.results.Fuses, optional
-        How whoever routes the request makes one list of words and vectors; None: words alone are asked.
-    """
-
-    queries: Float32Matrix
-    k: int
-    filters: tuple[FilterForm | None, ...] | None = None
-    recall: float | None = None
-    list_size: int | None = None
-    return_metadata: tuple[str, ...] | None = None
-    timeout_s: float | None = None
-    allow_partial: bool = True
-    group_by: str | None = None
-    group_size: int = 1
-    radius: float | None = None
-    ids: tuple[int | str, ...] | None = None
-    return_vectors: bool = False
-    exact: bool | None = None
-    text: tuple[str, ...] | None = None
-    fusion: Any = None
-    #: Kept by the codec: every shard is sent the same bytes.
-    encoded: Any = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        assert self.queries.ndim == 2
-        assert self.k >= 1
-        assert self.group_by is None or self.radius is None
-        assert self.filters is None or len(self.filters) in (1, len(self.queries))
-        assert self.text is None or len(self.text) == len(self.queries)
-
-    def filter_of(self, query: int) -> FilterForm | None:
-        """Return the filter of one query."""
-        if self.filters is None:
-            return None
-        return self.filters[0] if len(self.filters) == 1 else self.filters[query]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

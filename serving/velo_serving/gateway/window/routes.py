@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct
 
 from velo.errors import InvalidArgumentError
-from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.rows import (
-    STRICT,
-    Looked,
-    LookupRoute,
-    OneFilter,
-    Status,
-    parsed_lookup,
-    seconds,
-    status_of,
-)
-from velo_serving.gateway.schemas import AllowPartial, Timeout
+from velo_serving.gateway.rows import Looked, LookupRoute, check_dim, parsed_lookup, status_of
+from velo_serving.gateway.schemas import Status, seconds
 from velo_serving.gateway.window.directions import Directions
 from velo_serving.gateway.window.embedding import Embedding
 from velo_serving.routing import lookups
 from velo_serving.routing.served import Generation
 from velo_serving.words.limits import GatewayLimits
+from velo_serving.words.requests import AllowPartial, Ids, OneFilter, Timeout, check_ids
 
 __all__ = ["window_routes"]
 
@@ -43,78 +35,78 @@ EMBED_S: Final = 30.0
 
 _MAX_SEED: Final = (1 << 53) - 1
 
-Ids = list[int] | list[str]
 
-
-class InfoBody(BaseModel):
+class InfoBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Tell what each shard costs, and of which parts it is."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{}]})
-
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
 
-class VectorsBody(BaseModel):
+class VectorsBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Bring the vectors of some rows, or nearly: what codes tell of those that are not stored."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"ids": [17, 4]}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"ids": [17, 4]}
 
-    ids: Annotated[Ids, Field(min_length=1, max_length=IDS_MAX)]
+    ids: Annotated[Ids, Meta(min_length=1, max_length=IDS_MAX)]
     timeout_ms: Timeout = None
 
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
 
-class EmbedBody(BaseModel):
+
+class EmbedBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Make a vector of a text, by the function that the server was given."""
 
-    model_config = ConfigDict(**STRICT, json_schema_extra={"examples": [{"text": "a red sofa"}]})
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"text": "a red sofa"}
 
-    text: Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]
+    text: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
     timeout_ms: Timeout = None
 
 
-class MapBody(BaseModel):
+class MapBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Draw rows at random, and place them along the two directions in which they spread most."""
 
-    model_config = ConfigDict(
-        **STRICT, json_schema_extra={"examples": [{"limit": 500, "color": "year", "marks": [17]}]}
-    )
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {"limit": 500, "color": "year", "marks": [17]}
 
     filter: OneFilter = None
-    limit: Annotated[int, Field(ge=1, le=MAP_ROWS_MAX, description="Points at most.")] = 1000
-    color: Annotated[str | None, Field(description="Column whose values come with the points.")] = None
-    marks: Annotated[Ids, Field(max_length=IDS_MAX, description="Rows to place, drawn or not.")] = []
-    vector: Annotated[list[float] | None, Field(description="A query to place.")] = None
-    seed: Annotated[int, Field(ge=0, le=_MAX_SEED, description="Another one draws other rows.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MAP_ROWS_MAX, description="Points at most.")] = 1000
+    color: Annotated[str | None, Meta(description="Column whose values come with the points.")] = None
+    marks: Annotated[Ids, Meta(max_length=IDS_MAX, description="Rows to place, drawn or not.")] = []
+    vector: Annotated[list[float] | None, Meta(description="A query to place.")] = None
+    seed: Annotated[int, Meta(ge=0, le=_MAX_SEED, description="Another one draws other rows.")] = 0
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 
+    def __post_init__(self) -> None:
+        check_ids(self.marks, "marks")
 
-class InfoAnswer(Status):
+
+class InfoAnswer(Status, kw_only=True):
     """What `Index.info` tells of each shard; `embeds`: whether texts can be searched for."""
 
     shards: list[dict[str, Any]]
-    columns: Annotated[list[list[str]], Field(description="Name and type of each.")]
+    columns: Annotated[list[list[str]], Meta(description="Name and type of each.")]
     ids: str
     embeds: bool
 
 
-class VectorsAnswer(BaseModel):
+class VectorsAnswer(Struct):
     """The vectors, in the order of the ids."""
 
     vectors: list[list[float]]
 
 
-class EmbedAnswer(BaseModel):
+class EmbedAnswer(Struct):
     """The vector of the text."""
 
     vector: list[float]
 
 
-class MapAnswer(Status):
+class MapAnswer(Status, kw_only=True):
     """Points of the unit circle; `shares`: of the variance, what lies along each direction."""
 
-    rows: Annotated[int, Field(description="Rows that pass the filter, from which these were drawn.")]
+    rows: Annotated[int, Meta(description="Rows that pass the filter, from which these were drawn.")]
     ids: Ids
     points: list[list[float]]
     values: list[Any] | None
@@ -165,13 +157,8 @@ async def _vectors(body: bytes, now: Generation, limits: GatewayLimits) -> Looke
 
 async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed_lookup(MapBody, body, limits)
-    if asked.vector is not None and len(asked.vector) != now.dim:
-        raise RequestError(
-            f"vector has {len(asked.vector)} numbers, the collection has {now.dim} dimensions",
-            argument="vector",
-            place={"path": "vector"},
-            kind="DimensionMismatchError",
-        )
+    if asked.vector is not None:
+        check_dim(asked.vector, now.dim)
     timeout_s = seconds(asked.timeout_ms)
     found = await lookups.sample(
         now.router,

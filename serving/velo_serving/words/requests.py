@@ -1,0 +1,306 @@
+"""A search as a request, whose options are declared here and nowhere else.
+
+``SearchOptions`` pass unchanged from a client to the shards. The HTTP body and its checks, the query string
+of an Arrow body, the OpenAPI schema, the routed request and the head of its frame derive from them: a new
+option of every search is a field here and a keyword of the client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from velo.errors import InvalidArgumentError
+from velo.options import RRF, Fusion, Weighted, fusion_of, limit_of
+
+__all__ = [
+    "NOT_IN_ARROW",
+    "AllowPartial",
+    "Effort",
+    "EffortKeywords",
+    "FilterForm",
+    "Float32Matrix",
+    "FusionBody",
+    "Ids",
+    "NeighborCount",
+    "OneFilter",
+    "SearchBody",
+    "SearchOptions",
+    "SearchRequest",
+    "Timeout",
+    "check_ids",
+    "effort_of",
+    "options_of",
+]
+
+Float32Matrix: TypeAlias = npt.NDArray[np.float32]
+#: A filter as it travels: a dict, or SQL text.
+FilterForm: TypeAlias = Mapping[str, Any] | str
+
+
+def _within(argument: str) -> Meta:
+    """The limits that the library has for this argument."""
+    low, high = limit_of(argument)
+    return Meta(ge=low, le=high)
+
+
+#: All of one kind (``check_ids``): msgspec has no union of lists.
+Ids: TypeAlias = list[int | str]
+FilterJson: TypeAlias = dict[str, Any] | str
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+Weight: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=0, le=1e6)] | None,
+    Meta(description="Weight of this list; 0 leaves it out. Default as in the library."),
+]
+OneFilter: TypeAlias = Annotated[
+    FilterJson | None, Meta(description="Restricts the rows: a dict of conditions, or SQL text.")
+]
+NeighborCount: TypeAlias = Annotated[
+    Annotated[int, _within("k")], Meta(description="How many neighbors of each query.")
+]
+AllowPartial: TypeAlias = Annotated[
+    bool, Meta(description="If false, an answer without some shard is an error.")
+]
+Timeout: TypeAlias = Annotated[Positive | None, Meta(description="Deadline of this request.")]
+
+#: Fields that are columns of an Arrow body, or need JSON; all others may be in the query string.
+NOT_IN_ARROW: Final = frozenset(("vector", "vectors", "ids", "filters", "text", "fusion"))
+
+
+class Effort(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """Options that an index takes as keywords of the same names."""
+
+    recall: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="Aim for this recall; 1 reads every stored vector."),
+    ] = None
+    list_size: Annotated[
+        Annotated[int, _within("list_size")] | None, Meta(description="Length of the candidate list.")
+    ] = None
+    exact: Annotated[
+        bool | None, Meta(description="Whether distances are exact, from stored vectors, or estimates.")
+    ] = None
+
+
+class EffortKeywords(TypedDict, total=False):
+    """``Effort`` as type checkers and editors see it."""
+
+    recall: float | None
+    list_size: int | None
+    exact: bool | None
+
+
+class SearchOptions(Effort, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """Options of a search that pass unchanged from a client to the shards."""
+
+    group_by: Annotated[
+        str | None,
+        Meta(description="Column: answer with the nearest k groups of rows with equal values."),
+    ] = None
+    group_size: Annotated[
+        Annotated[int, _within("group_hits")] | None, Meta(description="Rows of a group; default 1.")
+    ] = None
+    radius: Annotated[
+        float | None, Meta(description="Answer with all within this distance, instead of the nearest k.")
+    ] = None
+    return_vectors: Annotated[
+        bool, Meta(description="Bring the stored vectors of the hits; the build must have stored them.")
+    ] = False
+    allow_partial: AllowPartial = True
+
+
+class FusionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How words and vectors become one list, with weights: ``velo.RRF`` or ``velo.Weighted``."""
+
+    method: Annotated[Literal["rrf", "weighted"], Meta(description="By ranks, or by scores.")]
+    vectors: Weight = None
+    words: Weight = None
+    depth: Annotated[
+        Annotated[int, _within("k")] | None,
+        Meta(description="Hits of each list; at least as many as are asked for."),
+    ] = None
+    constant: Annotated[
+        Annotated[float, Meta(ge=0, le=1e6)] | None,
+        Meta(description="Of rrf: a hit scores weight / (constant + rank)."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.constant is not None and self.method != "rrf":
+            raise ValueError("'constant' goes with 'rrf'")
+        try:
+            self.made()
+        except InvalidArgumentError as error:
+            raise ValueError(error.message) from None
+
+    def made(self) -> Fusion:
+        """The fusion of the library."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return RRF(**given) if given.pop("method") == "rrf" else Weighted(**given)
+
+
+class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """A search in JSON: one `vector` or several `vectors`."""
+
+    EXAMPLE: ClassVar[Mapping[str, Any]] = {
+        "vectors": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]],
+        "k": 10,
+        "filter": {"year": {"$gte": 2020}},
+        "return_metadata": ["title"],
+    }
+
+    vector: Annotated[list[float] | None, Meta(description="One query.")] = None
+    vectors: Annotated[
+        list[list[float]] | None, Meta(description="Several queries, all of the same length.")
+    ] = None
+    ids: Annotated[
+        Ids | None, Meta(description="Instead of vectors: rows whose stored vectors are the queries.")
+    ] = None
+    k: Annotated[
+        Annotated[int, _within("k")] | UnsetType,
+        Meta(description="How many neighbors of each query: 10 by default, and not with `radius`."),
+    ] = UNSET
+    limit: Annotated[
+        Annotated[int, _within("limit")] | None,
+        Meta(description="Hits of a query within the radius, at most."),
+    ] = None
+    filter: Annotated[
+        FilterJson | None, Meta(description="Restricts every query: a dict of conditions, or SQL text.")
+    ] = None
+    filters: Annotated[
+        list[FilterJson | None] | None,
+        Meta(description="A filter for each query, in their order; null for none."),
+    ] = None
+    return_metadata: Annotated[
+        list[str] | bool | None, Meta(description="Columns to bring with the hits; true for all of them.")
+    ] = None
+    text: Annotated[
+        str | list[str] | None,
+        Meta(
+            description="Words that rows are found by, too: of all queries, or a text for each. Without "
+            "vectors words alone are asked."
+        ),
+    ] = None
+    fusion: Annotated[
+        Literal["rrf", "weighted"] | FusionBody | None,
+        Meta(
+            description="How words and vectors become one list: by ranks, as by default, or by scores; an "
+            "object has weights, too."
+        ),
+    ] = None
+    timeout_ms: Timeout = None
+
+    def __post_init__(self) -> None:
+        given = sum(one is not None for one in (self.vector, self.vectors, self.ids))
+        text = self.text
+        check_ids(self.ids)
+        for name, wrong in (
+            ("'radius' and 'timeout_ms' are finite", not _are_finite(self.radius, self.timeout_ms)),
+            ("give one of 'vector', 'vectors' and 'ids'", given > 1),
+            (
+                "'fusion' goes with 'text' and vectors",
+                self.fusion is not None and (text is None or not given),
+            ),
+            (
+                "'text' goes without 'group_by' and 'radius'",
+                text is not None and (self.group_by is not None or self.radius is not None),
+            ),
+            ("give one of 'filter' and 'filters'", self.filter is not None and self.filters is not None),
+            ("give one of 'radius' and 'group_by'", self.radius is not None and self.group_by is not None),
+            ("'radius' goes with 'limit', not with 'k'", self.radius is not None and self.k is not UNSET),
+            ("'limit' goes with 'radius'", self.radius is None and self.limit is not None),
+            ("'group_size' goes with 'group_by'", self.group_by is None and self.group_size is not None),
+        ):
+            if wrong:
+                raise ValueError(name)
+        several = self.ids if self.vectors is None else self.vectors
+        if not given and isinstance(text, list):
+            several = text
+        count = 1 if several is None else len(several)
+        if isinstance(text, list) and len(text) != count:
+            raise ValueError(f"'text' has {len(text)} entries for {count} vectors")
+        if self.filters is not None and len(self.filters) != count:
+            raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
+
+    def fuses(self) -> Fusion:
+        """How words and vectors become one list."""
+        return self.fusion.made() if isinstance(self.fusion, FusionBody) else fusion_of(self.fusion)
+
+
+class SearchRequest(SearchOptions, frozen=True, eq=False):
+    """Some queries that share all options but the filter.
+
+    Parameters
+    ----------
+    queries : ndarray of shape (query_count, dim), float32
+    k : int
+    filters : tuple of dict, SQL text or None, optional
+        Of length 1 (the same for all queries) or query_count (each may be None).
+    return_metadata : tuple of str, optional
+    timeout_s : float, optional
+        Seconds until the deadline; None is the router's default.
+    ids : tuple of int or str, optional
+        Rows whose vectors are the queries; the gateway replaces `queries` by these vectors.
+    text : tuple of str, optional
+        One a query: its words are looked for. A shard ranks words alone, and the distance of a hit is its
+        negated score.
+    fusion : velo.results.Fuses, optional
+        How the router makes one list of words and vectors; None: words alone are asked.
+    **options
+        Of ``SearchOptions``. With `radius` there are at most k hits of each query.
+    """
+
+    queries: Float32Matrix
+    k: int
+    filters: tuple[FilterForm | None, ...] | None = None
+    return_metadata: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    ids: tuple[int | str, ...] | None = None
+    text: tuple[str, ...] | None = None
+    fusion: Any = None
+    #: Kept by the codec: every shard is sent the same bytes. A changed copy begins without.
+    encoded: Any = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "encoded", None)
+        assert self.queries.ndim == 2
+        assert self.k >= 1
+        assert self.group_by is None or self.radius is None
+        assert self.filters is None or len(self.filters) in (1, len(self.queries))
+        assert self.text is None or len(self.text) == len(self.queries)
+
+    def filter_of(self, query: int) -> FilterForm | None:
+        """Return the filter of one query."""
+        if self.filters is None:
+            return None
+        return self.filters[0] if len(self.filters) == 1 else self.filters[query]
+
+    @property
+    def group_hits(self) -> int:
+        """Rows of a group."""
+        return self.group_size or 1
+
+
+def options_of(given: SearchOptions) -> dict[str, Any]:
+    """The options that pass unchanged, by name."""
+    return {name: getattr(given, name) for name in SearchOptions.__struct_fields__}
+
+
+def effort_of(given: Effort) -> dict[str, Any]:
+    """The options that an index takes, by name."""
+    return {name: getattr(given, name) for name in Effort.__struct_fields__}
+
+
+def check_ids(ids: Iterable[int | str] | None, name: str = "ids") -> None:
+    """Refuse numbers beside strings."""
+    if ids is not None and len({isinstance(one, str) for one in ids}) > 1:
+        raise ValueError(f"'{name}' are numbers or strings, not both")
+
+
+def _are_finite(*numbers: float | None) -> bool:
+    return all(one is None or math.isfinite(one) for one in numbers)
