@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from velo_serving.client.client import Client
+    from velo_serving.client.client import AsyncClient, Client
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
     from velo_serving.hosting.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access",
+    "AsyncClient",
     "Backend",
     "Client",
     "Cluster",
@@ -57,6 +58,7 @@ __all__ = [
 
 _HOMES = {
     "Access": "gateway.access",
+    "AsyncClient": "client.client",
     "Backend": "routing.backend",
     "Client": "client.client",
     "Cluster": "on_ray.cluster",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from velo.errors import (
     UnknownColumnError,
     VeloError,
 )
-from velo_serving import Client
+from velo_serving import AsyncClient, Client
 from velo_serving.client.client import ConnectionFailedError
 from velo_serving.gateway import create_app
 from velo_serving.wire.codec import stream_of
@@ -293,7 +294,34 @@ def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -
             "async_transport": httpx.MockTransport(respond),
         }
         async with Client("http://velo", collection="things", **transports) as client:
-            return await getattr(client, f"{name}_async")(*arguments, **keywords)
+            beside = await getattr(client, f"{name}_async")(*arguments, **keywords)
+        alone = httpx.MockTransport(respond)
+        async with AsyncClient("http://velo", collection="things", transport=alone) as client:
+            return beside, await getattr(client, name)(*arguments, **keywords)
 
-    assert repr(asyncio.run(run())) == repr(blocking)
-    assert asked[0] == asked[1]
+    assert [repr(one) for one in asyncio.run(run())] == [repr(blocking)] * 2
+    assert asked[0] == asked[1] == asked[2]
+
+
+@pytest.mark.parametrize(("name", "waits"), [("flush", 2), ("optimize", 2)])
+def test_what_goes_on_is_asked_for_again(name: str, waits: int) -> None:
+    answers = [{"done": one == waits} for one in range(waits + 1)]
+    asked: list[dict[str, Any]] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, json=answers[(len(asked) - 1) % len(answers)])
+
+    async def run() -> bool:
+        alone = httpx.MockTransport(respond)
+        async with AsyncClient("http://velo", collection="things", transport=alone) as client:
+            return bool(await getattr(client, name)())
+
+    with Client("http://velo", collection="things", transport=httpx.MockTransport(respond)) as client:
+        assert getattr(client, name)() is True
+        assert len(asked) == waits + 1
+        assert asyncio.run(run()) is True
+        assert len(asked) == 2 * (waits + 1)
+        if name == "optimize":
+            assert client.optimize(wait=False) is False
+            assert asked[-1] == {"wait": False}

@@ -1,11 +1,13 @@
-"""One search of the client as bytes out, and the way back from bytes to arrays."""
+"""A request of the client as bytes out, and the way back from bytes to arrays and tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,100 +15,195 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import DimensionMismatchError, InvalidArgumentError, NotFiniteError
+from velo.folder.ids import checked_ids
+from velo.folder.metadata import given_metadata
 from velo.options import RRF, fusion_of
-from velo.results import RangeResult, SearchResult, Served
+from velo.results import RangeResult, SearchResult, Served, Written
 from velo_serving.wire.codec import stream_of, table_of
 from velo_serving.words.answers import groups_result, nearest_result, ranges_result
+from velo_serving.words.requests import NOT_IN_ARROW
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["ARROW", "FILTER_IN_URL_BYTES_MAX", "TYPES", "BodyFormat", "ClientCall", "fusion_field"]
+__all__ = [
+    "FILTER_IN_URL_BYTES_MAX",
+    "BodyFormat",
+    "Call",
+    "Target",
+    "for_rows",
+    "fusion_field",
+    "id_column",
+    "json_call",
+    "range_call",
+    "search_call",
+    "write_call",
+    "written",
+]
 
+R = TypeVar("R")
 BodyFormat: TypeAlias = Literal["json", "arrow"]
 
+JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
-TYPES: Final[Mapping[str, str]] = {"json": "application/json", "arrow": ARROW}
 
 #: Options that need JSON: an Arrow body has no place for them, or the answer none for what they bring.
-_JSON_ONLY: Final = frozenset(("ids", "filters", "return_metadata", "group_by", "text"))
+_JSON_ONLY: Final = NOT_IN_ARROW | {"return_metadata", "group_by"}
+
+#: Defaults of the server's, which need not travel.
+_DEFAULTS: Final = {"allow_partial": True, "return_vectors": False}
 
 #: A longer filter goes into a body: servers and proxies bound the length of a URL.
 FILTER_IN_URL_BYTES_MAX: Final = 2 << 10
 
 
 @dataclass(frozen=True)
-class ClientCall:
-    """One question as bytes out, and for a search the way back from bytes to arrays."""
+class Call(Generic[R]):
+    """One request, and what its answer means.
 
-    body: bytes
-    headers: Mapping[str, str]
-    params: Mapping[str, Any]
-    single: bool = False
-    k: int = 0
-    group_size: int | None = None
+    Attributes
+    ----------
+    read : callable
+        Makes a result of the response.
+    again : callable
+        Tells by a result whether to ask once more.
+    """
 
-    @classmethod
-    def of(cls, queries: npt.ArrayLike | None, body_format: BodyFormat, **options: Any) -> ClientCall:
-        """A search by what it is asked for; what is None is up to the server. Without k it is by radius."""
-        fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        for name, default in (("allow_partial", True), ("return_vectors", False)):
-            if fields.get(name) is default:
-                del fields[name]
-        if "group_by" not in fields and fields.get("group_size") == 1:
-            del fields["group_size"]
-        if "timeout_s" in fields:
-            fields["timeout_ms"] = fields.pop("timeout_s") * 1000
-        columns = fields.get("return_metadata")
-        if columns is not None:
-            fields["return_metadata"] = _columns(columns)
-        k = int(fields.get("k", 0))
-        group_size = int(fields["group_size"]) if "group_by" in fields else None
-        if queries is None and "ids" not in fields and "text" in fields:  # words alone
-            return cls.of_fields(fields, isinstance(fields["text"], str), k, group_size)
-        if (queries is None) == ("ids" not in fields):
-            raise InvalidArgumentError("a search takes queries or ids, and one of them", argument="queries")
-        if queries is None:
-            ids = np.asarray(fields["ids"])
-            fields["ids"] = np.atleast_1d(ids).tolist()
-            return cls.of_fields(fields, ids.ndim == 0, k, group_size)
-        rows = _matrix(queries)
-        single = rows.ndim == 1
-        rows = rows.reshape(1, -1) if single else rows
-        if body_format == "arrow" and not _JSON_ONLY & fields.keys() and _is_short(fields.get("filter")):
-            flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
-            body = stream_of(pa.table({"vector": pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])}))
-            params = {name: _query_text(value) for name, value in fields.items()}
-            return cls(body, {"Content-Type": ARROW, "Accept": ARROW}, params, single, k, group_size)
-        return cls.of_fields({"vectors": rows.tolist(), **fields}, single, k, group_size)
+    method: str
+    path: str
+    read: Callable[[httpx.Response], R]
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    again: Callable[[R], bool] = lambda result: False
 
-    @classmethod
-    def of_fields(
-        cls, fields: Mapping[str, Any], single: bool = False, k: int = 0, group_size: int | None = None
-    ) -> ClientCall:
-        """Anything as JSON, and JSON back."""
-        try:
-            body = json.dumps(fields, allow_nan=False).encode()
-        except ValueError as error:
-            raise NotFiniteError(f"an option is not finite: {error}") from None
-        headers = {"Content-Type": TYPES["json"], "Accept": TYPES["json"]}
-        return cls(body, headers, {}, single, k, group_size)
 
-    def ranges(self, response: httpx.Response) -> RangeResult:
-        """Read an answer to a search by radius."""
-        ids, distances, counts, vectors, status = _rows_of(response)
-        limited = np.asarray(status["limited"], np.bool_)
-        return ranges_result(ids, distances, counts, limited, *_told(status), vectors)
+@dataclass(frozen=True)
+class Target:
+    """The collection that is asked, and the form of searches."""
 
-    def result(self, response: httpx.Response) -> SearchResult:
-        """Read an answer."""
-        ids, distances, counts, vectors, status = _rows_of(response, self.k * (self.group_size or 1))
-        if self.group_size is None:
-            scores = _scores_of(status.get("scores"), ids.shape[1])
-            return nearest_result(ids, distances, counts, self.single, *_told(status), vectors, scores)
-        groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
-        shape = (self.k, self.group_size, self.single)
-        return groups_result(ids, distances, groups, *shape, *_told(status), vectors)
+    collection: str | None
+    body_format: BodyFormat
+
+    @property
+    def info(self) -> str:
+        """The path of the collection, or of all."""
+        return "/v1/collections" if self.collection is None else f"/v1/collections/{self.collection}"
+
+    @property
+    def search(self) -> str:
+        """The path of searches."""
+        return "/v1/search" if self.collection is None else f"{self.info}/search"
+
+    def path(self, what: str = "") -> str:
+        """A path below the collection."""
+        if self.collection is None:
+            raise InvalidArgumentError(
+                f"{what or 'drop'} needs the name of a collection", argument="collection"
+            )
+        return f"{self.info}/{what}" if what else self.info
+
+
+def json_call(path: str, fields: Mapping[str, Any], read: Callable[[Any], R]) -> Call[R]:
+    """Fields as JSON, and JSON back; `timeout_s` travels in milliseconds."""
+    told = dict(fields)
+    if "timeout_s" in told:
+        seconds = told.pop("timeout_s")
+        told |= {} if seconds is None else {"timeout_ms": seconds * 1000}
+    try:
+        body = json.dumps(told, allow_nan=False).encode()
+    except ValueError as error:
+        raise NotFiniteError(f"an option is not finite: {error}") from None
+    headers = {"Content-Type": JSON, "Accept": JSON}
+    return Call("POST", path, lambda response: read(response.json()), body, headers)
+
+
+def for_rows(path: str, fields: Mapping[str, Any]) -> Call[pa.Table]:
+    """A question that is answered in Arrow, which keeps all types as they are."""
+    call = json_call(path, fields, dict)
+    headers = {**call.headers, "Accept": ARROW}
+    return Call("POST", path, _table_of, call.body, headers)
+
+
+def _table_of(response: httpx.Response) -> pa.Table:
+    return table_of(response.content).replace_schema_metadata(None)
+
+
+# ---- searches ----
+
+
+def search_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -> Call[SearchResult]:
+    """A search for the nearest k."""
+    k, group_size = int(options["k"]), options["group_size"]
+    if options["group_by"] is None:
+        group_size = None
+        if options["group_size"] == 1:
+            options["group_size"] = None
+    call, single = _call_of(target, queries, options)
+    return _with_read(call, partial(_nearest_of, k=k, group_size=group_size, single=single))
+
+
+def range_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -> Call[RangeResult]:
+    """A search for all within a radius."""
+    return _with_read(_call_of(target, queries, options)[0], _ranges_of)
+
+
+def _with_read(call: Call[Any], read: Callable[[httpx.Response], R]) -> Call[R]:
+    return Call(call.method, call.path, read, call.body, call.headers, call.params)
+
+
+def _call_of(
+    target: Target, queries: npt.ArrayLike | None, options: Mapping[str, Any]
+) -> tuple[Call[Any], bool]:
+    """A search by what it is asked for, and whether it has one query; what is None is up to the server."""
+    fields = {
+        name: value
+        for name, value in options.items()
+        if value is not None and (name not in _DEFAULTS or value != _DEFAULTS[name])
+    }
+    columns = fields.get("return_metadata")
+    if columns is not None:
+        fields["return_metadata"] = _columns(columns)
+    if queries is None and "ids" not in fields and "text" in fields:  # words alone
+        return json_call(target.search, fields, dict), isinstance(fields["text"], str)
+    if (queries is None) == ("ids" not in fields):
+        raise InvalidArgumentError("a search takes queries or ids, and one of them", argument="queries")
+    if queries is None:
+        ids = np.asarray(fields["ids"])
+        fields["ids"] = np.atleast_1d(ids).tolist()
+        return json_call(target.search, fields, dict), ids.ndim == 0
+    rows = _matrix(queries)
+    single = rows.ndim == 1
+    rows = rows.reshape(1, -1) if single else rows
+    is_short = len(_query_text(fields.get("filter", "")).encode()) <= FILTER_IN_URL_BYTES_MAX
+    if target.body_format == "json" or _JSON_ONLY & fields.keys() or not is_short:
+        return json_call(target.search, {"vectors": rows.tolist(), **fields}, dict), single
+    if "timeout_s" in fields:
+        fields["timeout_ms"] = fields.pop("timeout_s") * 1000
+    params = {name: _query_text(value) for name, value in fields.items()}
+    body = stream_of(pa.table({"vector": _lists(rows)}))
+    headers = {"Content-Type": ARROW, "Accept": ARROW}
+    return Call("POST", target.search, dict, body, headers, params), single
+
+
+def _lists(rows: npt.NDArray[Any]) -> Any:
+    flat = pa.array(np.ascontiguousarray(rows).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+
+
+def _ranges_of(response: httpx.Response) -> RangeResult:
+    ids, distances, counts, vectors, status = _rows_of(response)
+    limited = np.asarray(status["limited"], np.bool_)
+    return ranges_result(ids, distances, counts, limited, *_told(status), vectors)
+
+
+def _nearest_of(response: httpx.Response, k: int, group_size: int | None, single: bool) -> SearchResult:
+    ids, distances, counts, vectors, status = _rows_of(response, k * (group_size or 1))
+    if group_size is None:
+        scores = _scores_of(status.get("scores"), ids.shape[1])
+        return nearest_result(ids, distances, counts, single, *_told(status), vectors, scores)
+    groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
+    return groups_result(ids, distances, groups, k, group_size, single, *_told(status), vectors)
 
 
 def fusion_field(given: Any) -> Any:
@@ -218,10 +315,6 @@ def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
     return status.get("metadata"), status.get("stats", {}), served
 
 
-def _is_short(condition: Any) -> bool:
-    return condition is None or len(_query_text(condition).encode()) <= FILTER_IN_URL_BYTES_MAX
-
-
 def _query_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps(value, allow_nan=False)
@@ -241,3 +334,82 @@ def _padded(
         all_distances[place, : len(row)] = distances[place]
     all_distances[np.isnan(all_distances)] = np.inf  # null: words alone know none
     return all_ids, all_distances
+
+
+# ---- writes ----
+
+
+def _name(request: str | None) -> str | None:
+    """A name for a call, as it travels in a URL."""
+    try:
+        if request is not None:
+            request.encode()
+    except (UnicodeEncodeError, AttributeError):
+        raise InvalidArgumentError(
+            f"request is a text of Unicode characters, not {request!r}", argument="request"
+        ) from None
+    return request
+
+
+def write_call(
+    path: str,
+    vectors: npt.ArrayLike | None,
+    ids: Any,
+    metadata: Any,
+    request: str | None,
+    timeout_s: float | None,
+) -> Call[Written]:
+    """Rows as an Arrow stream, which keeps all types as they are."""
+    columns: dict[str, Any] = {}
+    count = 0
+    if vectors is not None:
+        matrix = np.asarray(vectors)
+        matrix = matrix.reshape(1, -1) if matrix.ndim == 1 else matrix
+        if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
+            raise DimensionMismatchError(
+                f"vectors of shape {matrix.shape} and type {matrix.dtype} are no matrix of numbers",
+                argument="vectors",
+            )
+        if matrix.dtype.kind == "f" and not np.isfinite(matrix).all():
+            raise NotFiniteError("the vectors hold a number that is not finite", argument="vectors")
+        if matrix.dtype.name not in ("float32", "float64", "float16", "uint8", "int8"):
+            matrix = matrix.astype(np.float32)
+        columns["vector"] = _lists(matrix)
+        count = len(matrix)
+    if ids is not None:
+        column = id_column(ids)
+        columns["id"] = pa.array(column) if isinstance(column, np.ndarray) else column
+        if vectors is not None and len(column) != count:
+            raise InvalidArgumentError(f"{len(column)} ids were given for {count} vectors", argument="ids")
+        count = len(column)
+    if metadata is not None:
+        table = given_metadata(metadata, count).table()
+        for name in table.column_names:
+            label = f"metadata.{name}" if name in ("vector", "id") else name
+            columns[label] = table.column(name)
+    # Whoever does not hear the answer asks again, and nothing is done twice.
+    params = {"request_id": _name(request) or secrets.token_hex(16)}
+    if timeout_s is not None:
+        params["timeout_ms"] = str(timeout_s * 1000)
+    headers = {"Content-Type": ARROW, "Accept": JSON}
+    read: Callable[[httpx.Response], Written] = lambda response: written(response.json())  # noqa: E731
+    return Call("POST", path, read, stream_of(pa.table(columns)), headers, params)
+
+
+def id_column(ids: Any) -> Any:
+    """Ids, or one, as the library reads them."""
+    return checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
+
+
+def written(answer: Mapping[str, Any]) -> Written:
+    """What became of a write."""
+    return Written(
+        rows=answer["rows"],
+        missing=answer["missing"],
+        sequence=max(answer["sequences"].values(), default=0),
+        durable=answer["durable"],
+        replaced=answer["replaced"],
+        first_id=answer["first_id"],
+        repeated=answer["repeated"],
+        pressure=answer["pressure"],
+    )

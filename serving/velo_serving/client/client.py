@@ -1,38 +1,214 @@
-"""The client of the gateway: one call for a search, blocking or awaited, retried where the server says so."""
+"""The clients of the gateway, blocking and awaited; both ask again where the server says so."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
-
-import numpy.typing as npt
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 from velo.errors import InvalidArgumentError
-from velo.hints import hinted
-from velo.options import Fusion
-from velo.results import RangeResult, SearchResult
-from velo_serving.client.awaited import awaited
-from velo_serving.client.calls import TYPES, BodyFormat, ClientCall, fusion_field
-from velo_serving.client.collections import ClientCollections
-from velo_serving.client.lookups import ClientLookups
+from velo_serving.client.calls import BodyFormat, Call, Target
+from velo_serving.client.requests import Requests
 from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
-from velo_serving.client.writes import ClientWrites
-from velo_serving.words.types import FilterForm
 
-__all__ = ["Client", "ConnectionFailedError"]
+__all__ = ["AsyncClient", "Client", "ConnectionFailedError"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Client(ClientLookups, ClientWrites, ClientCollections):
-    """A connection to a gateway; threads may share it, and so may the tasks of one event loop.
+class _Settings:
+    """What a client was made with, checked."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        retries: int,
+        api_key: str | None,
+        verify: bool | str | Path | ssl.SSLContext,
+        connections_max: int,
+        idle_s: float,
+    ) -> None:
+        if retries < 0:
+            raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")
+        if connections_max < 1:
+            raise InvalidArgumentError(
+                f"there is at least one connection, not {connections_max}", argument="connections_max"
+            )
+        if not idle_s >= 0:
+            raise InvalidArgumentError(f"idle_s must not be negative, not {idle_s}", argument="idle_s")
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._retries = retries
+        self._jitter = random.Random()
+        self.http: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"},
+            "verify": _verify_of(verify),
+            "limits": httpx.Limits(
+                max_connections=connections_max,
+                max_keepalive_connections=connections_max,
+                keepalive_expiry=idle_s,
+            ),
+            "trust_env": False,
+        }
+
+    def tries(self, call: Call[Any]) -> Tries:
+        """The tries of one request."""
+        request: dict[str, Any] = {"method": call.method, "url": call.path}
+        if call.body is not None:
+            request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
+        return Tries(self._retries, self.timeout_s, self._jitter, self.url, request)
+
+
+def _target_of(collection: str | None, body_format: BodyFormat) -> Target:
+    if body_format not in get_args(BodyFormat):
+        raise InvalidArgumentError(
+            f"body_format is 'json' or 'arrow', not {body_format!r}", argument="body_format"
+        )
+    return Target(collection, body_format)
+
+
+def awaited(
+    function: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """A method of ``Requests`` for a client whose ``_send`` is a coroutine function.
+
+    The method is the same: it checks its arguments at once and returns what ``_send`` returns.
+    """
+    return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]", function)
+
+
+class AsyncClient:
+    """A connection to a gateway for the tasks of one event loop, which it never blocks.
+
+    It takes the parameters of ``Client``, with `transport` and `sleep` of its own kind, and its methods are
+    those of ``Client``, awaited.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        collection: str | None = None,
+        body_format: BodyFormat = "json",
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        api_key: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        connections_max: int = 100,
+        idle_s: float = 5.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._target = _target_of(collection, body_format)
+        self._settings = _Settings(url, timeout_s, retries, api_key, verify, connections_max, idle_s)
+        self._transport = transport
+        self._sleep = sleep
+        self._connections: httpx.AsyncClient | None = None
+
+    search = awaited(Requests.search)
+    range_search = awaited(Requests.range_search)
+    count = awaited(Requests.count)
+    get = awaited(Requests.get)
+    rows = awaited(Requests.rows)
+    explain = awaited(Requests.explain)
+    info = awaited(Requests.info)
+    insert = awaited(Requests.insert)
+    upsert = awaited(Requests.upsert)
+    update = awaited(Requests.update)
+    delete = awaited(Requests.delete)
+    flush = awaited(Requests.flush)
+    optimize = awaited(Requests.optimize)
+    create = awaited(Requests.create)
+    drop = awaited(Requests.drop)
+    snapshot = awaited(Requests.snapshot)
+    publish = awaited(Requests.publish)
+    _until_done = Requests._until_done
+
+    async def ready(self) -> bool:
+        """Ask whether the gateway can answer searches now.
+
+        Returns
+        -------
+        bool
+        """
+        try:
+            told = await self._client().get("/readyz", timeout=self._settings.timeout_s)
+        except httpx.HTTPError:
+            return False
+        return told.status_code == 200
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._connections is None:
+            self._connections = httpx.AsyncClient(**self._settings.http, transport=self._transport)
+        return self._connections
+
+    async def _send(self, call: Call[R]) -> R:
+        while True:
+            result = call.read(await self._answer(call))
+            if not call.again(result):
+                return result
+
+    async def _answer(self, call: Call[Any]) -> httpx.Response:
+        client, tries = self._client(), self._settings.tries(call)
+        while True:
+            outcome: httpx.Response | httpx.HTTPError
+            try:
+                outcome = await client.request(**tries.arguments())
+            except httpx.HTTPError as error:
+                outcome = error
+            pause_s = tries.after(outcome)
+            if pause_s is None:
+                assert isinstance(outcome, httpx.Response)
+                return outcome
+            await self._sleep(pause_s)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._connections is not None:
+            await self._connections.aclose()
+            self._connections = None
+
+    async def __aenter__(self) -> AsyncClient:
+        """Return this client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+
+def _of_async(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
+    """A method of the ``AsyncClient`` beside a ``Client``."""
+
+    def asked(client: Client, /, *arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, R]:
+        return method(client._awaited, *arguments, **keywords)
+
+    functools.update_wrapper(asked, method)
+    asked.__name__ = f"{method.__name__}_async"
+    asked.__qualname__ = f"Client.{asked.__name__}"
+    head, _, rest = (method.__doc__ or "").partition("\n")
+    asked.__doc__ = f"{head.rstrip('.')}, without blocking the event loop; as of ``AsyncClient``.\n{rest}"
+    return asked
+
+
+class Client(Requests):
+    """A connection to a gateway that threads may share.
+
+    Methods whose names end in ``_async`` are those of an ``AsyncClient`` with the same settings.
 
     Parameters
     ----------
@@ -85,217 +261,41 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
         sleep: Callable[[float], None] = time.sleep,
         sleep_async: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        if body_format not in TYPES:
-            raise InvalidArgumentError(
-                f"body_format is 'json' or 'arrow', not {body_format!r}", argument="body_format"
-            )
-        if retries < 0:
-            raise InvalidArgumentError(f"retries must not be negative, not {retries}", argument="retries")
-        if connections_max < 1:
-            raise InvalidArgumentError(
-                f"there is at least one connection, not {connections_max}", argument="connections_max"
-            )
-        if not idle_s >= 0:
-            raise InvalidArgumentError(f"idle_s must not be negative, not {idle_s}", argument="idle_s")
-        self._path = "/v1/search" if collection is None else f"/v1/collections/{collection}/search"
-        self._collection = collection
-        self._url = url.rstrip("/")
-        self._body_format = body_format
-        self._timeout_s = timeout_s
-        self._retries = retries
-        self._settings: dict[str, Any] = {
-            "base_url": self._url,
-            "headers": {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"},
-            "verify": _verify_of(verify),
-            "limits": httpx.Limits(
-                max_connections=connections_max,
-                max_keepalive_connections=connections_max,
-                keepalive_expiry=idle_s,
-            ),
-            "trust_env": False,
-        }
+        self._awaited = AsyncClient(
+            url,
+            collection=collection,
+            body_format=body_format,
+            timeout_s=timeout_s,
+            retries=retries,
+            api_key=api_key,
+            verify=verify,
+            connections_max=connections_max,
+            idle_s=idle_s,
+            transport=async_transport,
+            sleep=sleep_async,
+        )
+        self._target = self._awaited._target
+        self._settings = self._awaited._settings
         self._transport = transport
-        self._async_transport = async_transport
         self._sleep = sleep
-        self._sleep_async = sleep_async
-        self._jitter = random.Random()
         self._first = threading.Lock()
-        self._sync: httpx.Client | None = None
-        self._async: httpx.AsyncClient | None = None
+        self._connections: httpx.Client | None = None
 
-    # ---- searching ----
-
-    @hinted
-    def search(
-        self,
-        queries: npt.ArrayLike | None = None,
-        k: int = 10,
-        *,
-        ids: Sequence[int] | Sequence[str] | int | str | None = None,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        return_vectors: bool = False,
-        group_by: str | None = None,
-        group_size: int = 1,
-        text: str | Sequence[str] | None = None,
-        fusion: Fusion | Literal["rrf", "weighted"] | None = None,
-        timeout_s: float | None = None,
-        allow_partial: bool = True,
-    ) -> SearchResult:
-        """Find the k nearest vectors of each query.
-
-        Parameters
-        ----------
-        queries : array of shape (query_count, dim) or (dim,)
-            None with `ids`, or with `text` alone.
-        k : int
-        ids : sequence of int or str, or one, optional
-            Instead of queries: rows whose stored vectors are the queries.
-        filter : dict or str, optional
-            Restricts every query: conditions, or SQL text.
-        filters : sequence of dict, str or None, optional
-            A filter for each query, in their order.
-        recall, list_size, exact
-            As in ``velo.Index.search``.
-        return_metadata : sequence of str or True, optional
-            Columns to bring with the hits; True for all.
-        return_vectors : bool
-            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
-            stored them (``store_vectors=True``).
-        group_by : str, optional
-            A column: answer with the nearest k groups of rows with equal values.
-        group_size : int
-            Rows of a group.
-        text : str or sequence of str, optional
-            Words that rows are found by, too, as in ``velo.Index.search``; without queries words alone are
-            asked. Each shard ranks words by what its own rows tell of them.
-        fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
-            How words and vectors become one list.
-        timeout_s : float, optional
-            Deadline of this search at the server; default: the server's.
-        allow_partial : bool
-            False: an answer without some shard is an error.
-
-        Returns
-        -------
-        SearchResult
-            What ``velo.Index.search`` answers with, a ``GroupedResult`` with ``group_by``. ``stats`` are each
-            query's share of what the request cost; times and dates in ``metadata`` are ISO 8601 texts.
-
-        Raises
-        ------
-        VeloError
-            The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
-            be reached.
-        """
-        call = ClientCall.of(
-            queries,
-            self._body_format,
-            k=k,
-            ids=ids,
-            filter=filter,
-            filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
-            return_metadata=return_metadata,
-            return_vectors=return_vectors,
-            group_by=group_by,
-            group_size=group_size,
-            text=text if text is None or isinstance(text, str) else list(text),
-            fusion=fusion_field(fusion),
-            timeout_s=timeout_s,
-            allow_partial=allow_partial,
-        )
-        return self._ask("POST", self._path, call, call.result)
-
-    search_async = awaited(search)
-    """As ``search``, without blocking the event loop."""
-
-    @hinted
-    def range_search(
-        self,
-        queries: npt.ArrayLike | None,
-        radius: float,
-        *,
-        ids: Sequence[int] | Sequence[str] | int | str | None = None,
-        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
-        filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
-        return_metadata: Sequence[str] | bool | None = None,
-        return_vectors: bool = False,
-        limit: int | None = None,
-        timeout_s: float | None = None,
-        allow_partial: bool = True,
-    ) -> RangeResult:
-        """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
-
-        Parameters
-        ----------
-        queries : array of shape (query_count, dim) or (dim,)
-            None with `ids`.
-        radius : float
-        ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
-            As for ``search``.
-        limit : int, optional
-            Hits of a query at most; default: as many as the server allows.
-        timeout_s, allow_partial :
-            As for ``search``.
-
-        Returns
-        -------
-        RangeResult
-            Unpacks as ``lims, distances, ids``.
-        """
-        call = ClientCall.of(
-            queries,
-            self._body_format,
-            radius=float(radius),
-            ids=ids,
-            filter=filter,
-            filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
-            return_metadata=return_metadata,
-            return_vectors=return_vectors,
-            limit=limit,
-            timeout_s=timeout_s,
-            allow_partial=allow_partial,
-        )
-        return self._ask("POST", self._path, call, call.ranges)
-
-    range_search_async = awaited(range_search)
-    """As ``range_search``, without blocking the event loop."""
-
-    def _path_of(self, what: str) -> str:
-        if self._collection is None:
-            raise InvalidArgumentError(
-                f"{what or 'drop'} needs the name of a collection", argument="collection"
-            )
-        return f"{self._info_path}/{what}" if what else self._info_path
-
-    def info(self) -> dict[str, Any]:
-        """Ask what the gateway says of the collection, or of all where the client names none.
-
-        Returns
-        -------
-        dict
-        """
-        return self._ask("GET", self._info_path, None, lambda told: dict(told.json()))
-
-    info_async = awaited(info)
-    """As ``info``, without blocking the event loop."""
-
-    @property
-    def _info_path(self) -> str:
-        return "/v1/collections" if self._collection is None else f"/v1/collections/{self._collection}"
+    search_async = _of_async(AsyncClient.search)
+    range_search_async = _of_async(AsyncClient.range_search)
+    count_async = _of_async(AsyncClient.count)
+    get_async = _of_async(AsyncClient.get)
+    rows_async = _of_async(AsyncClient.rows)
+    explain_async = _of_async(AsyncClient.explain)
+    info_async = _of_async(AsyncClient.info)
+    insert_async = _of_async(AsyncClient.insert)
+    upsert_async = _of_async(AsyncClient.upsert)
+    update_async = _of_async(AsyncClient.update)
+    delete_async = _of_async(AsyncClient.delete)
+    create_async = _of_async(AsyncClient.create)
+    drop_async = _of_async(AsyncClient.drop)
+    snapshot_async = _of_async(AsyncClient.snapshot)
+    publish_async = _of_async(AsyncClient.publish)
 
     def ready(self) -> bool:
         """Ask whether the gateway can answer searches now.
@@ -305,25 +305,24 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
         bool
         """
         try:
-            return self._client().get("/readyz", timeout=self._timeout_s).status_code == 200
+            return self._client().get("/readyz", timeout=self._settings.timeout_s).status_code == 200
         except httpx.HTTPError:
             return False
 
-    # ---- sending ----
-
     def _client(self) -> httpx.Client:
         with self._first:  # threads that call together share one pool
-            if self._sync is None:
-                self._sync = httpx.Client(**self._settings, transport=self._transport)
-            return self._sync
+            if self._connections is None:
+                self._connections = httpx.Client(**self._settings.http, transport=self._transport)
+            return self._connections
 
-    def _client_async(self) -> httpx.AsyncClient:
-        if self._async is None:
-            self._async = httpx.AsyncClient(**self._settings, transport=self._async_transport)
-        return self._async
+    def _send(self, call: Call[R]) -> R:
+        while True:
+            result = call.read(self._answer(call))
+            if not call.again(result):
+                return result
 
-    def _ask(self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]) -> R:
-        client, tries = self._client(), self._tries(method, path, call)
+    def _answer(self, call: Call[Any]) -> httpx.Response:
+        client, tries = self._client(), self._settings.tries(call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
             try:
@@ -333,45 +332,19 @@ class Client(ClientLookups, ClientWrites, ClientCollections):
             pause_s = tries.after(outcome)
             if pause_s is None:
                 assert isinstance(outcome, httpx.Response)
-                return read(outcome)
+                return outcome
             self._sleep(pause_s)
-
-    async def _ask_async(
-        self, method: str, path: str, call: ClientCall | None, read: Callable[[httpx.Response], R]
-    ) -> R:
-        client, tries = self._client_async(), self._tries(method, path, call)
-        while True:
-            outcome: httpx.Response | httpx.HTTPError
-            try:
-                outcome = await client.request(**tries.arguments())
-            except httpx.HTTPError as error:
-                outcome = error
-            pause_s = tries.after(outcome)
-            if pause_s is None:
-                assert isinstance(outcome, httpx.Response)
-                return read(outcome)
-            await self._sleep_async(pause_s)
-
-    def _tries(self, method: str, path: str, call: ClientCall | None) -> Tries:
-        request: dict[str, Any] = {"method": method, "url": path}
-        if call is not None:
-            request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
-        return Tries(self._retries, self._timeout_s, self._jitter, self._url, request)
-
-    # ---- ending ----
 
     def close(self) -> None:
         """Close the blocking connections."""
-        if self._sync is not None:
-            self._sync.close()
-            self._sync = None
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
 
     async def aclose(self) -> None:
         """Close all connections."""
         self.close()
-        if self._async is not None:
-            await self._async.aclose()
-            self._async = None
+        await self._awaited.aclose()
 
     def __enter__(self) -> Client:
         """Return this client."""

@@ -1,0 +1,597 @@
+"""What a client asks: one method for each request, which ends in sending it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError
+from velo.hints import hinted
+from velo.options import Fusion
+from velo.results import RangeResult, SearchResult, Written
+from velo_serving.client.calls import (
+    ARROW,
+    JSON,
+    Call,
+    Target,
+    for_rows,
+    fusion_field,
+    id_column,
+    json_call,
+    range_call,
+    search_call,
+    write_call,
+    written,
+)
+from velo_serving.wire.codec import stream_of
+from velo_serving.words.types import FilterForm
+
+__all__ = ["Requests"]
+
+R = TypeVar("R")
+
+
+class Requests(ABC):
+    """Requests to a gateway. Each method returns what ``_send`` returns for its call, and nothing else.
+
+    A write is whole or not at all within each shard. Its answer may get lost; the client asks again under the
+    same name (``request``), and nothing is done twice.
+    """
+
+    _target: Target
+
+    @abstractmethod
+    def _send(self, call: Call[R]) -> R:
+        """Send a request and read its answer."""
+
+    # ---- searches ----
+
+    @hinted
+    def search(
+        self,
+        queries: npt.ArrayLike | None = None,
+        k: int = 10,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        group_by: str | None = None,
+        group_size: int = 1,
+        text: str | Sequence[str] | None = None,
+        fusion: Fusion | Literal["rrf", "weighted"] | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> SearchResult:
+        """Find the k nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+            None with `ids`, or with `text` alone.
+        k : int
+        ids : sequence of int or str, or one, optional
+            Instead of queries: rows whose stored vectors are the queries.
+        filter : dict or str, optional
+            Restricts every query: conditions, or SQL text.
+        filters : sequence of dict, str or None, optional
+            A filter for each query, in their order.
+        recall, list_size, exact
+            As in ``velo.Index.search``.
+        return_metadata : sequence of str or True, optional
+            Columns to bring with the hits; True for all.
+        return_vectors : bool
+            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
+            stored them (``store_vectors=True``).
+        group_by : str, optional
+            A column: answer with the nearest k groups of rows with equal values.
+        group_size : int
+            Rows of a group.
+        text : str or sequence of str, optional
+            Words that rows are found by, too, as in ``velo.Index.search``; without queries words alone are
+            asked. Each shard ranks words by what its own rows tell of them.
+        fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
+            How words and vectors become one list.
+        timeout_s : float, optional
+            Deadline of this search at the server; default: the server's.
+        allow_partial : bool
+            False: an answer without some shard is an error.
+
+        Returns
+        -------
+        SearchResult
+            What ``velo.Index.search`` answers with, a ``GroupedResult`` with ``group_by``. ``stats`` are each
+            query's share of what the request cost; times and dates in ``metadata`` are ISO 8601 texts.
+
+        Raises
+        ------
+        VeloError
+            The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
+            be reached.
+        """
+        call = search_call(
+            self._target,
+            queries,
+            k=k,
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            exact=exact,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            group_by=group_by,
+            group_size=group_size,
+            text=text if text is None or isinstance(text, str) else list(text),
+            fusion=fusion_field(fusion),
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return self._send(call)
+
+    @hinted
+    def range_search(
+        self,
+        queries: npt.ArrayLike | None,
+        radius: float,
+        *,
+        ids: Sequence[int] | Sequence[str] | int | str | None = None,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        filters: Sequence[FilterForm | None] | None = None,
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        return_metadata: Sequence[str] | bool | None = None,
+        return_vectors: bool = False,
+        limit: int | None = None,
+        timeout_s: float | None = None,
+        allow_partial: bool = True,
+    ) -> RangeResult:
+        """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
+
+        Parameters
+        ----------
+        queries : array of shape (query_count, dim) or (dim,)
+            None with `ids`.
+        radius : float
+        ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
+            As for ``search``.
+        limit : int, optional
+            Hits of a query at most; default: as many as the server allows.
+        timeout_s, allow_partial :
+            As for ``search``.
+
+        Returns
+        -------
+        RangeResult
+            Unpacks as ``lims, distances, ids``.
+        """
+        call = range_call(
+            self._target,
+            queries,
+            radius=float(radius),
+            ids=ids,
+            filter=filter,
+            filters=filters,
+            recall=recall,
+            list_size=list_size,
+            exact=exact,
+            return_metadata=return_metadata,
+            return_vectors=return_vectors,
+            limit=limit,
+            timeout_s=timeout_s,
+            allow_partial=allow_partial,
+        )
+        return self._send(call)
+
+    def info(self) -> dict[str, Any]:
+        """Ask what the gateway says of the collection, or of all where the client names none.
+
+        Returns
+        -------
+        dict
+        """
+        return self._send(Call("GET", self._target.info, lambda told: dict(told.json())))
+
+    # ---- rows without a search ----
+
+    @hinted
+    def count(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.count
+        *,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Count the rows that pass a filter, or all.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NoShardAnsweredError
+            A shard is away: a count without it would be of nothing in particular.
+        """
+        fields = {"filter": filter, "timeout_s": timeout_s, "allow_partial": False}
+        return self._send(json_call(self._target.path("count"), fields, lambda told: int(told["count"])))
+
+    @hinted
+    def get(
+        self,
+        ids: Sequence[int] | Sequence[str] | int | str,
+        *,
+        columns: Sequence[str] | bool = True,
+        unknown: Literal["error", "skip"] = "error",
+        timeout_s: float | None = None,
+    ) -> pa.Table:
+        """Return the metadata of some ids, as ``velo.Index.get``.
+
+        Parameters
+        ----------
+        ids : sequence of int or str, or one
+        columns : sequence of str, or bool
+            All of them with True.
+        unknown : {"error", "skip"}
+            What becomes of ids that no row has; with ``"skip"`` they are left out.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns, a row an id, in the order asked for.
+
+        Raises
+        ------
+        UnknownIdError
+        """
+        fields = {
+            "ids": np.atleast_1d(np.asarray(ids)).tolist(),
+            "columns": _names(columns),
+            "unknown": unknown,
+            "timeout_s": timeout_s,
+            "allow_partial": False,
+        }
+        return self._send(for_rows(self._target.path("get"), fields))
+
+    @hinted
+    def rows(
+        self,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.rows
+        *,
+        limit: int = 100,
+        after: Any = None,
+        columns: Sequence[str] | bool = True,
+        timeout_s: float | None = None,
+    ) -> pa.Table:
+        """Return rows that pass a filter, page by page in the order of their ids, as ``velo.Index.rows``.
+
+        Parameters
+        ----------
+        filter : dict or str, optional
+        limit : int
+            Rows at most.
+        after : id, optional
+            The last id of the page before.
+        columns : sequence of str, or bool
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``id`` and the columns; fewer rows than `limit` on the last page.
+        """
+        as_py = getattr(after, "as_py", None)  # a value of an Arrow column
+        fields = {
+            "filter": filter,
+            "limit": limit,
+            "after": after if as_py is None else as_py(),
+            "columns": _names(columns),
+            "timeout_s": timeout_s,
+        }
+        return self._send(for_rows(self._target.path("rows"), fields))
+
+    @hinted
+    def explain(
+        self,
+        query: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
+        recall: float | None = None,
+        list_size: int | None = None,
+        exact: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run one query and tell how each shard answered it.
+
+        Parameters
+        ----------
+        query : array of shape (dim,)
+        k : int
+        filter : dict or str, optional
+        recall, list_size, exact :
+            As in ``velo.Index.search``.
+        timeout_s : float, optional
+            Deadline at the server; default: the server's.
+
+        Returns
+        -------
+        list of dict
+            Of each shard, what ``velo.Index.explain`` tells.
+        """
+        fields = {
+            "vector": np.asarray(query, np.float32).tolist(),
+            "k": k,
+            "filter": filter,
+            "recall": recall,
+            "list_size": list_size,
+            "exact": exact,
+            "timeout_s": timeout_s,
+        }
+        return self._send(json_call(self._target.path("explain"), fields, itemgetter("shards")))
+
+    # ---- writes, where the server was started with ``--writable`` ----
+
+    def insert(
+        self,
+        vectors: npt.ArrayLike,
+        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | None = None,
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows; as ``velo.Index.insert``.
+
+        Parameters
+        ----------
+        vectors : array of shape (n, dim) or (dim,)
+        ids : sequence of int or str, optional
+            One a row; none where the collection numbers its rows.
+        metadata : table or mapping of columns, optional
+            One row a vector, all columns of the collection.
+        request : str, optional
+            A name for this call, so that a process that starts anew may repeat it; default: a random one.
+        timeout_s : float, optional
+            How long the server may wait for room.
+
+        Returns
+        -------
+        velo.results.Written
+            ``sequence`` is the highest of all shards.
+
+        Raises
+        ------
+        DuplicateIdError
+            An id is there already; nothing was written.
+        PartialWriteError
+            Some shards wrote; to repeat it under the same name does the rest.
+        VeloError
+            As of ``velo.Index.insert``, and of a search.
+        """
+        return self._send(write_call(self._target.path("insert"), vectors, ids, metadata, request, timeout_s))
+
+    def upsert(
+        self,
+        vectors: npt.ArrayLike,
+        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any],
+        metadata: Any = None,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Add rows, each in the place of the one that has its id, where there is one.
+
+        Parameters
+        ----------
+        vectors, metadata, request, timeout_s
+            As for ``insert``.
+        ids : sequence of int or str
+            Of one that is there several times the last row counts.
+
+        Returns
+        -------
+        velo.results.Written
+        """
+        return self._send(write_call(self._target.path("upsert"), vectors, ids, metadata, request, timeout_s))
+
+    def update(
+        self,
+        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | int | str,
+        metadata: Any,
+        request: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Change columns of rows; their vectors and other columns stay.
+
+        Parameters
+        ----------
+        ids : sequence of int or str, or one
+            Those that no row has are counted in ``missing``.
+        metadata : table or mapping of columns
+            One row an id, only the columns that change.
+        request, timeout_s
+            As for ``insert``.
+
+        Returns
+        -------
+        velo.results.Written
+        """
+        return self._send(write_call(self._target.path("update"), None, ids, metadata, request, timeout_s))
+
+    def delete(
+        self,
+        ids: Sequence[int] | Sequence[str] | npt.NDArray[Any] | int | str | None = None,
+        *,
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.delete
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Delete rows by id, or all that pass a filter.
+
+        Parameters
+        ----------
+        ids : sequence of int or str, or one
+            Those that no row has are counted in ``missing``.
+        filter : dict or str
+            Instead of ids.
+        timeout_s : float, optional
+
+        Returns
+        -------
+        velo.results.Written
+        """
+        if (ids is None) == (filter is None):
+            raise InvalidArgumentError("delete takes ids or a filter, and one of them", argument="ids")
+        fields: dict[str, Any] = {"filter": filter}
+        if ids is not None:
+            column = id_column(ids)
+            fields = {"ids": column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()}
+        call = json_call(self._target.path("delete"), {**fields, "timeout_s": timeout_s}, written)
+        return self._send(call)
+
+    def _until_done(self, what: str, fields: dict[str, Any]) -> Call[bool]:
+        """Asked again until it is done, unless nobody waits; the server waits in between."""
+        call: Call[bool] = json_call(self._target.path(what), fields, itemgetter("done"))
+        return replace(call, again=lambda done: not done and fields.get("wait", True))
+
+    def flush(self) -> bool:
+        """Make a part of new rows in each shard, and put everything on the device; wait for it.
+
+        Returns
+        -------
+        bool
+            True.
+        """
+        return self._send(self._until_done("flush", {}))
+
+    def optimize(self, wait: bool = True) -> bool:
+        """Make one part of all rows in each shard.
+
+        Parameters
+        ----------
+        wait : bool
+            False: in the background.
+
+        Returns
+        -------
+        bool
+            Whether it is done.
+        """
+        return self._send(self._until_done("optimize", {"wait": wait}))
+
+    # ---- collections; where the server has keys, each takes an admin key ----
+
+    def create(
+        self,
+        name: str,
+        *,
+        dim: int,
+        metric: Literal["l2", "ip", "cosine"] = "l2",
+        dtype: Literal["float32", "float16", "uint8", "int8"] = "float32",
+        metadata: pa.Schema | None = None,
+    ) -> dict[str, Any]:
+        """Make a collection without rows, as ``velo.create``, in the server's folder for them (``--root``).
+
+        Parameters
+        ----------
+        name : str
+            What it is called: ``Client(url, collection=name)`` writes to it and searches it.
+        dim, metric, dtype, metadata
+            As of ``velo.create``.
+
+        Returns
+        -------
+        dict
+            ``name``, ``dim`` and ``metric`` of what was made.
+
+        Raises
+        ------
+        IndexExistsError
+            There is one of that name.
+        InvalidArgumentError, UnsupportedError, AdminKeyError
+        """
+        fields: dict[str, Any] = {"name": name, "dim": dim, "metric": metric, "dtype": dtype}
+        call = json_call("/v1/collections", fields, dict)
+        if metadata is not None:
+            headers = {"Content-Type": ARROW, "Accept": JSON}
+            call = replace(call, body=stream_of(metadata.empty_table()), headers=headers, params=fields)
+        return self._send(call)
+
+    def drop(self) -> list[str]:
+        """Drop the collection: it is served no more, and what velo made in its folder is removed.
+
+        Returns
+        -------
+        list of str
+            Files there that velo did not make: they stay.
+
+        Raises
+        ------
+        UnsupportedError
+            It does not lie in the server's folder for collections.
+        UnknownCollectionError, BusyError, AdminKeyError
+        """
+        return self._send(Call("DELETE", self._target.path(), lambda told: list(told.json()["left"])))
+
+    def snapshot(self, path: str | Path) -> None:
+        """Make another folder of the server a collection that holds what this one holds now.
+
+        Parameters
+        ----------
+        path : str or Path
+            As of ``velo.Index.snapshot``: an absolute path, not there, or an empty folder.
+
+        Raises
+        ------
+        IndexExistsError, UnsupportedError, InvalidArgumentError, AdminKeyError
+        """
+        return self._send(json_call(self._target.path("snapshot"), {"path": str(path)}, lambda told: None))
+
+    def publish(self, path: str | Path, version: str) -> dict[str, Any]:
+        """Have another build served under the collection's name.
+
+        The server opens it beside what it serves, so this takes as long as that: give the client a
+        ``timeout_s`` to match.
+
+        Parameters
+        ----------
+        path : str or Path
+            A folder of the server, or a place in an object store.
+        version : str
+            What it is called; another one than now.
+
+        Returns
+        -------
+        dict
+            ``version``, ``n``, ``dim`` and ``metric`` of what is served now.
+
+        Raises
+        ------
+        AdminKeyError, PublicationError, InvalidArgumentError
+        """
+        fields = {"path": str(path), "version": version}
+        return self._send(json_call(self._target.path("publish"), fields, dict))
+
+
+def _names(columns: Sequence[str] | bool) -> list[str] | bool:
+    return columns if isinstance(columns, bool) else [columns] if isinstance(columns, str) else list(columns)
