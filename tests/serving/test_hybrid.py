@@ -187,7 +187,7 @@ def test_forms_of_answers(sharded: Path) -> None:
             body = {**asked, "fusion": {"method": "weighted", "words": -1}}
             told = (await client.post(path, json=body)).json()["error"]
             assert told["position"]["path"] == "fusion.words"
-            assert "greater than or equal to 0" in told["message"]
+            assert "a number >= 0" in told["message"]
             weighted = {**asked, "fusion": {"method": "weighted", "words": 0.9, "vectors": 0.1}}
             assert (await client.post(path, json=weighted)).json()["scores"][0][0] <= 1
 

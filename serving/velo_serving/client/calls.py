@@ -183,7 +183,7 @@ def _call_of(
     params = {name: _query_text(value) for name, value in fields.items()}
     body = stream_of(pa.table({"vector": _lists(rows)}))
     headers = {"Content-Type": ARROW, "Accept": ARROW}
-    return Call("POST", target.search, dict, body, headers, params), single
+    return Call("POST", target.search, _ranges_of, body, headers, params), single
 
 
 def _lists(rows: npt.NDArray[Any]) -> Any:
@@ -266,7 +266,7 @@ def _rows_of(response: httpx.Response, k: int | None = None) -> _Rows:
 
 def _rows_of_arrow(table: pa.Table, k: int | None) -> _Rows:
     """Read an answer that has a row a hit."""
-    status = json.loads((table.schema.metadata or {})[b"velo"])
+    status = json.loads((table.schema.metadata or {})[b"velo"]) | {"metadata": None}  # asked for in JSON
     query, rank, found = (np.asarray(table[name]) for name in ("query", "rank", "id"))
     counts = np.bincount(query, minlength=status["query_count"]).astype(np.int64)
     shape = (len(counts), k or int(counts.max(initial=1)))

@@ -162,7 +162,7 @@ def create_app(
     def post(path: str, answer: Callable[..., Coroutine[Any, Any, Response]], **options: Any) -> None:
         app.router.add_api_route(path, answer, methods=["POST"], route_class_override=_PlainRoute, **options)
 
-    searches = {
+    searches: dict[str, Any] = {
         "body": SearchBody,
         "arrow": "Column `vector`, optionally `filter`; options in the query string.",
         "query": SearchBody,

@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -61,10 +60,8 @@ _KINDS: Final = {
 # ---- bodies ----
 
 
-@cache
-def _decoder(model: type[B]) -> msgspec.json.Decoder[B]:
-    # 1e999 in a filter becomes infinite, which ``check_filter`` refuses by its place.
-    return msgspec.json.Decoder(model, float_hook=float)
+#: By struct. 1e999 in a filter becomes infinite, which ``check_filter`` refuses by its place.
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def parsed(model: type[B], body: bytes) -> B:
@@ -75,7 +72,10 @@ def parsed(model: type[B], body: bytes) -> B:
     RequestError
     """
     try:
-        return _decoder(model).decode(body)
+        if model not in _DECODERS:
+            _DECODERS[model] = msgspec.json.Decoder(model, float_hook=float)
+        read: B = _DECODERS[model].decode(body)
+        return read
     except msgspec.ValidationError as error:
         refusal = _refusal(str(error))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """Shards in processes of their own, without Ray: started here, watched, and started again when they die.
 
-What they answer travels as it does between Ray's actors and a gateway (``wire``); who starts them differs.
+Their answers travel as between Ray's actors and a gateway (``wire``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from collections.abc import Collection as Collection_
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,49 +22,34 @@ import msgspec
 from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
 from velo_serving.hosting.child import Child
 from velo_serving.places.collection import Collection, read_collection
-from velo_serving.places.records import CollectionRecord, Place, record_of
+from velo_serving.places.launcher import LEAVE_S, About, start_generation, superseded
+from velo_serving.places.records import CollectionRecord, Place
 from velo_serving.places.root import COLLECTIONS_MAX, Root, snapshot_collection
-from velo_serving.places.shares import check_shard, share_of_cores, split_memory
+from velo_serving.places.shares import share_of_cores
 from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
 from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
-from velo_serving.words.errors import (
-    ShardUnavailableError,
-    ShuttingDownError,
-    SupersededError,
-    UnknownCollectionError,
-)
+from velo_serving.words.errors import ShardUnavailableError, ShuttingDownError, UnknownCollectionError
 from velo_serving.words.limits import RouterLimits
+from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Shape, ShardHealth
 
 __all__ = ["ShardProcess", "ShardProcesses", "open_processes"]
 
 
-#: How long processes of a former version stay for gateways that have not left them.
-LEAVE_S = 30.0
-
-
 class ShardProcess:
-    """A shard's process: started again whenever it dies, at the same place.
+    """A shard's process: started again whenever it dies, at the same endpoint.
 
     Parameters
     ----------
     spec : ShardSpec
     version : str
         Of the collection.
-    replica : int
-        Which of the shard's processes this is.
-
-    Attributes
-    ----------
-    endpoint : Endpoint
-        Where it listens.
     """
 
-    def __init__(self, spec: ShardSpec, *, version: str = "", replica: int = 0) -> None:
+    def __init__(self, spec: ShardSpec, *, version: str = "") -> None:
         self.spec = spec
-        self.replica = replica
         self.endpoint = Endpoint(secrets.token_urlsafe(32), this_host(), abstract_path(spec.name))
         self._successor: int | None = None
         self._left = threading.Event()
@@ -100,19 +84,12 @@ class ShardProcess:
         """Start the process without waiting for it."""
         self._child.launch()
 
+    def close(self) -> None:
+        """End the process for good; twice is once."""
+        self._child.close()
+
     def wait_until_open(self) -> ShardHealth:
-        """Wait for the process to have opened its shard.
-
-        Returns
-        -------
-        ShardHealth
-            What the shard says of itself.
-
-        Raises
-        ------
-        VeloError
-            Why the shard cannot be opened.
-        """
+        """Wait for the process to have opened its shard, or raise why it has not."""
         health = msgspec.json.decode(self._child.first_line(), type=ShardHealth)
         if health.failure is not None:
             raise health.failure.to_error()
@@ -127,57 +104,84 @@ class ShardProcess:
         """Wait until no gateway is connected any more, after ``succeed``."""
         self._left.wait(timeout_s)
 
-    def close(self) -> None:
-        """End the process for good; twice is once."""
-        self._child.close()
+
+Processes = Mapping[Place, ShardProcess]
+
+
+class _ProcessLauncher:
+    """A process of this machine for each shard."""
+
+    def start(self, about: About) -> dict[Place, ShardProcess]:
+        """Launch the processes."""
+        version = about.collection.version
+        started = {place: ShardProcess(spec, version=version) for place, spec in about.specs().items()}
+        try:
+            for one in started.values():
+                one.launch()
+        except BaseException:
+            self.end(started)
+            raise
+        return started
+
+    def healths(
+        self,
+        about: About,
+        started: Processes,
+        timeout_s: float,
+        progress: Callable[[str], None] | None,
+    ) -> dict[Place, ShardHealth]:
+        """Wait for all; a process that cannot open its shard says so."""
+        return {place: one.wait_until_open() for place, one in started.items()}
+
+    def succeed(self, former: Processes, generation: int) -> None:
+        """Tell all."""
+        for one in former.values():
+            one.succeed(generation)
+
+    def await_left(self, former: Processes, timeout_s: float) -> None:
+        """Wait for each to say so."""
+        deadline = time.monotonic() + timeout_s
+        for one in former.values():
+            one.wait_until_left(max(0.0, deadline - time.monotonic()))
+
+    def end(self, started: Processes) -> None:
+        """Close all at once."""
+        with ThreadPoolExecutor(max(1, len(started))) as pool:
+            list(pool.map(ShardProcess.close, started.values()))
 
 
 class ShardProcesses:
-    """The shards of some collections, each in a process of its own.
+    """The shards of some collections, each in a process of its own: a directory, and a keeper with a root.
 
     Parameters
     ----------
-    start : callable
-        Makes the processes of a collection, not launched.
-    replicas : int
-        How many there are of each shard.
+    options : ServeOptions
+        How shards are opened, and how many replicas each has.
     root : Root, optional
         Where clients make collections.
 
     Attributes
     ----------
     records : tuple of CollectionRecord
-    processes : dict of str to tuple of ShardProcess
-        By the names of collections; of what is served now.
     """
 
-    def __init__(
-        self,
-        start: Callable[[Collection], list[ShardProcess]],
-        replicas: int = 1,
-        root: Root | None = None,
-    ) -> None:
+    def __init__(self, options: ServeOptions, root: Root | None = None) -> None:
         self.records: tuple[CollectionRecord, ...] = ()
-        self.processes: dict[str, tuple[ShardProcess, ...]] = {}
-        self._start = start
-        self._replicas = replicas
+        self._launcher = _ProcessLauncher()
+        self._options = options
         self._root = root
-        self._collections: dict[str, Collection] = {}
-        self._of: dict[tuple[str, int], tuple[ShardProcess, ...]] = {}
+        self._now: dict[str, About] = {}
+        self._of: dict[tuple[str, int], Processes] = {}
         self._changing = threading.Lock()
         self._closed = False
 
+    @property
+    def processes(self) -> dict[str, tuple[ShardProcess, ...]]:
+        """Of each collection, by name; those of what is served now."""
+        return {name: tuple(self._of[name, about.generation].values()) for name, about in self._now.items()}
+
     def open(self, collections: Sequence[Collection]) -> int:
-        """Start the processes of collections, all at once, and serve them.
-
-        Parameters
-        ----------
-        collections : sequence of Collection
-
-        Returns
-        -------
-        int
-            The generation of what was started.
+        """Start the processes of collections, all at once, and serve them; the number of their generation.
 
         Raises
         ------
@@ -187,87 +191,65 @@ class ShardProcesses:
             Why a shard cannot be opened; nothing was started then.
         """
         generation = 1 + max((number for _, number in self._of), default=0)
-        started = {one.name: self._start(one) for one in collections}
+        abouts = [About(one, self._options, generation, "") for one in collections]
+        opened: list[tuple[About, Processes, CollectionRecord]] = []
+
+        def start(about: About) -> None:
+            started, healths = start_generation(self._launcher, about)
+            opened.append((about, started, about.record(healths)))
+
         try:
-            for each in started.values():
-                for process in each:
-                    process.launch()  # all at once: the slowest sets the time
-            records = [
-                dataclasses.replace(_record(one, started[one.name], self._replicas), generation=generation)
-                for one in collections
-            ]
+            with ThreadPoolExecutor(max(1, len(abouts))) as pool:
+                list(pool.map(start, abouts))
             if self._closed:
                 raise ShuttingDownError("the server ends")
         except BaseException:
-            _close_all([process for each in started.values() for process in each])
+            for _, started, _ in opened:
+                self._launcher.end(started)
             raise
-        for one in collections:
-            self.processes[one.name] = self._of[one.name, generation] = tuple(started[one.name])
-            self._collections[one.name] = one
-        new = {record.name: record for record in records}
+        for about, started, _ in opened:
+            name = about.collection.name
+            self._of[name, generation], self._now[name] = started, about
+        new = {record.name: record for _, _, record in sorted(opened, key=lambda one: abouts.index(one[0]))}
         kept = [new.pop(one.name, one) for one in self.records]
         self.records = (*kept, *new.values())
         return generation
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Describe what a collection serves, or did."""
+        """Describe what a collection serves."""
         return next(one for one in self.records if (one.name, one.generation) == (collection, generation))
 
     async def exchange(self, collection: str, path: str, version: str) -> None:
-        """Start other processes beside those of now, which end when no gateway is connected to them.
-
-        Parameters
-        ----------
-        collection : str
-            Of those that are served.
-        path, version : str
-        """
+        """Start other processes beside those of now, which end when no gateway is connected to them."""
         await asyncio.to_thread(self._exchange, collection, path, version)
 
     def _exchange(self, name: str, path: str, version: str) -> None:
         with self._changing:
-            former = self._served(name)
-            described = dataclasses.replace(read_collection(path, name=name), version=version)
-            generation = self.open([described])
-        for one in former:
-            one.succeed(generation)
+            about = self._served(name)
+            former = self._of[name, about.generation]
+            generation = self.open([about.of_build(path, version)])
+        self._launcher.succeed(former, generation)
+
+        def end() -> None:
+            self._launcher.await_left(former, LEAVE_S)
+            self._of.pop((name, about.generation), None)
+            self._launcher.end(former)
+
         # Not waited for: what is new answers already, or will as soon as a gateway hears of it.
-        threading.Thread(target=self._end, args=(name, former), daemon=True).start()
+        threading.Thread(target=end, daemon=True).start()
 
-    def _end(self, name: str, former: tuple[ShardProcess, ...]) -> None:
-        deadline = time.monotonic() + LEAVE_S
-        for one in former:
-            one.wait_until_left(max(0.0, deadline - time.monotonic()))
-        self._forget(former)
-        _close_all(former)
-
-    def _forget(self, former: tuple[ShardProcess, ...]) -> None:
-        for key in [key for key, each in list(self._of.items()) if each is former]:
-            del self._of[key]
-
-    def _served(self, name: str) -> tuple[ShardProcess, ...]:
+    def _served(self, name: str) -> About:
         try:
-            return self.processes[name]
+            return self._now[name]
         except KeyError:
             raise UnknownCollectionError(f"no collection is called {name!r} here") from None
 
     async def snapshot(self, collection: str, path: str) -> None:
-        """Copy what a collection holds now to another folder.
-
-        Parameters
-        ----------
-        collection, path : str
-        """
-        self._served(collection)
-        await asyncio.to_thread(snapshot_collection, self._collections[collection], path)
+        """Copy what a collection holds now to another folder."""
+        await asyncio.to_thread(snapshot_collection, self._served(collection).collection, path)
 
     async def create(self, name: str, shape: Shape) -> None:
         """Make a collection without rows, and start its processes.
-
-        Parameters
-        ----------
-        name : str
-        shape : Shape
 
         Raises
         ------
@@ -281,9 +263,9 @@ class ShardProcesses:
     def _create(self, name: str, shape: Shape) -> None:
         assert self._root is not None
         with self._changing:
-            if name in self.processes:
+            if name in self._now:
                 raise IndexExistsError(f"{name!r} is served here already", argument="name")
-            if len(self.processes) >= COLLECTIONS_MAX:
+            if len(self._now) >= COLLECTIONS_MAX:
                 raise UnsupportedError(f"{COLLECTIONS_MAX} collections are served: there may be no more")
             described = self._root.create(name, shape)
             try:
@@ -293,42 +275,28 @@ class ShardProcesses:
                 raise
 
     async def drop(self, name: str) -> list[str]:
-        """End the processes of a collection, and remove what velo made of it.
-
-        Parameters
-        ----------
-        name : str
-
-        Returns
-        -------
-        list of str
-            Names of what velo did not make, which stays.
-        """
+        """End the processes of a collection, and remove what velo made of it; names of the rest."""
         return await asyncio.to_thread(self._drop, name)
 
     def _drop(self, name: str) -> list[str]:
         assert self._root is not None
         with self._changing:
-            former, collection = self._served(name), self._collections[name]
-            self._root.check_drop(collection)
+            about = self._served(name)
+            self._root.check_drop(about.collection)
             self.records = tuple(one for one in self.records if one.name != name)
-            del self.processes[name], self._collections[name]
-            self._forget(former)
-            _close_all(former)
-            return self._root.drop(collection)
+            del self._now[name]
+            self._launcher.end(self._of.pop((name, about.generation)))
+            return self._root.drop(about.collection)
 
     async def locate(self, place: Place) -> Endpoint:
         """Say where a shard listens."""
         processes = self._of.get((place.collection, place.generation))
         if processes is None:
-            now = [one.generation for one in self.records if one.name == place.collection]
-            if not now:
+            now = self._now.get(place.collection)
+            if now is None:
                 raise ShardUnavailableError(f"{place.collection} is served no more")
-            raise SupersededError(
-                f"generation {place.generation} of {place.collection} is served no more", generation=now[0]
-            )
-        names = [(one.spec.name, one.replica) for one in processes]
-        return processes[names.index((place.shard, place.replica))].endpoint
+            raise superseded(place, now.generation)
+        return processes[place].endpoint
 
     def backend(self, *, limits: RouterLimits | None = None) -> Backend:
         """Make a backend over these processes; closing it ends them."""
@@ -344,7 +312,9 @@ class ShardProcesses:
         """End all processes; twice is once."""
         self._closed = True
         with self._changing:
-            _close_all({one for each in (*self.processes.values(), *self._of.values()) for one in each})
+            self._launcher.end(
+                {place: one for each in list(self._of.values()) for place, one in each.items()}
+            )
 
     def __enter__(self) -> ShardProcesses:
         """Return these processes."""
@@ -355,11 +325,6 @@ class ShardProcesses:
     ) -> None:
         """End them."""
         self.close()
-
-
-def _close_all(processes: Collection_[ShardProcess]) -> None:
-    with ThreadPoolExecutor(max(1, len(processes))) as pool:
-        list(pool.map(ShardProcess.close, processes))
 
 
 def open_processes(
@@ -384,35 +349,13 @@ def open_processes(
         collection; all shards share the cores where ``threads`` is not given. The first replica of a shard
         writes, and the others see what it wrote.
     """
-    if replicas < 1:
-        raise InvalidArgumentError(f"there is at least one replica, not {replicas}", argument="replicas")
     made = None if root is None else Root(root)
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
-    memory = options.pop("memory", None)
     collections = [read_collection(path) for path in (*folders, *(made.paths() if made else ()))]
     if len({one.name for one in collections}) < len(collections):
         raise InvalidArgumentError("two collections have the same name", argument="paths")
     if options.get("threads") is None:
         options["threads"] = share_of_cores(replicas * sum(len(one.shards) for one in collections))
-
-    def processes_of(collection: Collection) -> list[ShardProcess]:
-        return [
-            ShardProcess(
-                entry.spec(memory=budget, **options).of_replica(replica),
-                version=collection.version,
-                replica=replica,
-            )
-            for entry, budget in zip(collection.shards, split_memory(collection, memory), strict=True)
-            for replica in range(replicas)
-        ]
-
-    opened = ShardProcesses(processes_of, replicas, made)
+    opened = ShardProcesses(ServeOptions(replicas=replicas, **options), made)
     opened.open(collections)
     return opened
-
-
-def _record(collection: Collection, processes: Sequence[ShardProcess], replicas: int) -> CollectionRecord:
-    healths = [(one.spec.name, one.wait_until_open()) for one in processes]
-    for name, health in healths:
-        check_shard(collection, health, name)
-    return record_of(collection.name, healths[::replicas], replicas=replicas, version=collection.version)

@@ -16,9 +16,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 # Before Ray is imported: it reads these once. Nothing here reports to anyone; to ask an actor that died where
@@ -37,9 +36,10 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
-from velo_serving.places.collection import Collection, Pin
-from velo_serving.places.records import CollectionRecord, Place, record_of
-from velo_serving.places.shares import check_shard, share_of_cores, split_memory
+from velo_serving.places.collection import Pin
+from velo_serving.places.launcher import LEAVE_S, About
+from velo_serving.places.records import Place
+from velo_serving.places.shares import share_of_cores
 from velo_serving.places.spec import ShardSpec
 from velo_serving.shard.shard import Shard
 from velo_serving.wire.endpoint import Endpoint, abstract_path
@@ -50,15 +50,13 @@ from velo_serving.words.errors import (
     ShardUnavailableError,
     UnknownCollectionError,
 )
-from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure, ShardHealth
 
 __all__ = [
     "About",
+    "ActorLauncher",
     "ShardActor",
     "answers_of",
-    "await_end",
-    "await_shards",
     "exists_error",
     "first_healths",
     "first_line",
@@ -66,7 +64,6 @@ __all__ = [
     "get_actor",
     "handles_of",
     "join_ray",
-    "kill",
     "names_of",
     "newest",
     "node_has",
@@ -75,8 +72,6 @@ __all__ = [
     "ray",
     "ray_exceptions",
     "ray_session",
-    "record_in",
-    "start_actors",
     "start_local_ray",
     "unknown",
 ]
@@ -92,6 +87,9 @@ PIN_SHARE = 0.001
 #: How long a start that failed waits for the end of what it had started, at most.
 END_S = 10.0
 
+#: How often actors are asked whether gateways have left them.
+LOOK_S = 0.1
+
 #: How often errors of Ray's are asked for where there are none.
 ERRORS_S = 0.5
 
@@ -100,27 +98,6 @@ JOIN_S = 5.0
 
 #: How long an actor waits to hear on which nodes the others are.
 NEIGHBORS_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What all actors of a generation know."""
-
-    collection: Collection
-    options: ServeOptions
-    generation: int
-    token: str
-
-    def places(self) -> list[Place]:
-        name = self.collection.name
-        return [
-            Place(name, self.generation, entry.name, replica)
-            for entry in self.collection.shards
-            for replica in range(self.options.replicas)
-        ]
-
-    def label(self, place: Place) -> str:
-        return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
 
 
 class ShardActor:
@@ -216,13 +193,8 @@ class ShardActor:
 
     def _count_here(self) -> int:
         """How many shards of this collection run on this node; those that do not say may be here, too."""
-        others = [place for place in self._about.places() if place != self._place]
-        asked = []
-        for place in others:
-            try:
-                asked.append(get_actor(place).node.remote())
-            except ValueError:
-                continue
+        others = [place for place in self._about.specs() if place != self._place]
+        asked = [actor.node.remote() for actor in handles_of(others).values()]
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=NEIGHBORS_S) if asked else ([], [])
         elsewhere = 0
         for one in ready:
@@ -309,57 +281,96 @@ def newest(name: str, timeout_s: float) -> About:
         number = successor
 
 
-def record_in(about: About, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
-    """Describe a generation by what at least one replica of each shard says."""
-    first = {place.shard: health for place, health in reversed(list(healths.items()))}
-    return record_of(
-        about.collection.name,
-        [(entry.name, first[entry.name]) for entry in about.collection.shards],
-        replicas=about.options.replicas,
-        version=about.collection.version,
-        generation=about.generation,
-    )
+class ActorLauncher:
+    """An actor for each shard."""
 
+    def start(self, about: About) -> dict[Place, Any]:
+        """Start the actors."""
+        make: Any = ray.remote
+        remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
+        options = about.options
+        pins = {entry.name: entry.pin for entry in about.collection.shards}
+        started: dict[Place, Any] = {}
+        try:
+            for place, spec in about.specs().items():
+                where = _placement(_pin_of(options.pin, place) or pins[place.shard], options.replicas)
+                arguments = where | {
+                    "name": actor_name(place),
+                    "namespace": NAMESPACE,
+                    "lifetime": "detached" if options.detached else None,
+                    "num_cpus": options.num_cpus,
+                }
+                try:
+                    started[place] = remote_class.options(**arguments).remote(about, place, spec)
+                except ValueError as error:
+                    if "already" not in str(error):
+                        raise InvalidArgumentError(first_line(error)) from None
+                    raise exists_error(place) from None
+        except BaseException:
+            self.end(started)
+            raise
+        return started
 
-def start_actors(
-    about: About, timeout_s: float, progress: Callable[[str], None] | None
-) -> tuple[dict[Place, Any], dict[Place, ShardHealth]]:
-    """Start all actors of a generation, or none."""
-    make: Any = ray.remote
-    remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
-    options = about.options
-    shards = {entry.name: entry for entry in about.collection.shards}
-    budgets = dict(zip(shards, split_memory(about.collection, options.memory), strict=True))
-    actors: dict[Place, Any] = {}
-    try:
-        for place in about.places():
-            entry = shards[place.shard]
-            spec = entry.spec(**options.opening | {"memory": budgets[place.shard]}).of_replica(place.replica)
-            where = _placement(_pin_of(options.pin, place) or entry.pin, options.replicas)
-            arguments = where | {
-                "name": actor_name(place),
-                "namespace": NAMESPACE,
-                "lifetime": "detached" if options.detached else None,
-                "num_cpus": options.num_cpus,
-            }
+    def healths(
+        self,
+        about: About,
+        started: Mapping[Place, Any],
+        timeout_s: float,
+        progress: Callable[[str], None] | None,
+    ) -> dict[Place, ShardHealth]:
+        """Wait for all, so long at most."""
+        replies = {place: actor.health.remote() for place, actor in started.items()}
+        waiting = list(replies.values())
+        deadline = time.monotonic() + timeout_s
+        ready: list[Any] = []
+        while len(ready) < len(waiting) and time.monotonic() < deadline:
+            if progress is not None:
+                progress(f"{len(ready)} of {len(waiting)} shards are up")
+            wanted = len(ready) + 1
+            ready, _ = ray.wait(waiting, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
+        late = [about.label(place) for place, one in replies.items() if one not in ready]
+        if late:
+            raise PlacementError(
+                f"shards {', '.join(late)} of {about.collection.name!r} did not start within "
+                f"{timeout_s:g} s: is there a node with the resource or label that they are pinned to, and "
+                "with enough processors?",
+                argument="pin",
+            )
+        healths: dict[Place, ShardHealth] = {}
+        for place, one in replies.items():
             try:
-                actors[place] = remote_class.options(**arguments).remote(about, place, spec)
-            except ValueError as error:
-                if "already" not in str(error):
-                    raise InvalidArgumentError(first_line(error)) from None
-                raise exists_error(place) from None
-        return actors, await_shards(about, actors, timeout_s, progress)
-    except BaseException:
-        kill(list(actors.values()))
-        await_end(about.collection.name, actors)
-        raise
+                health = cast("ShardHealth", ray.get(one))
+            except ray_exceptions.RayError as error:
+                raise ShardUnavailableError(
+                    f"shard {about.label(place)} did not start: {first_line(error)}"
+                ) from None
+            if health.failure is not None:
+                raise health.failure.to_error()
+            healths[place] = health
+        return healths
 
+    def succeed(self, former: Mapping[Place, Any], generation: int) -> None:
+        """Tell all; one that died says nothing."""
+        _ = answers_of([actor.succeed.remote(generation) for actor in former.values()], LEAVE_S)
 
-def await_end(collection: str, places: Mapping[Place, Any]) -> None:
-    """Wait until Ray knows the names of killed actors no more: whoever asked may try again at once."""
-    deadline = time.monotonic() + END_S
-    while not set(places).isdisjoint(places_of(collection)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    def await_left(self, former: Mapping[Place, Any], timeout_s: float) -> None:
+        """Ask all again and again."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and any(
+            answers_of([actor.peers.remote() for actor in former.values()], LOOK_S * 10)
+        ):
+            time.sleep(LOOK_S)
+
+    def end(self, started: Mapping[Place, Any]) -> None:
+        """Kill all, and wait until Ray does not know their names: the same start may be tried at once."""
+        if not ray.is_initialized():
+            return
+        for actor in started.values():
+            ray.kill(actor, no_restart=True)
+        deadline = time.monotonic() + END_S
+        for collection in {place.collection for place in started}:
+            while not set(started).isdisjoint(places_of(collection)) and time.monotonic() < deadline:
+                time.sleep(0.02)
 
 
 def exists_error(place: Place) -> ClusterExistsError:
@@ -402,49 +413,9 @@ def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpu
     return bool(has.get(pin.resource, 0) >= PIN_SHARE)
 
 
-def await_shards(
-    about: About,
-    actors: Mapping[Place, Any],
-    timeout_s: float,
-    progress: Callable[[str], None] | None = None,
-) -> dict[Place, ShardHealth]:
-    """Wait for all at once: the slowest shard sets the time, not their sum."""
-    replies = {place: actor.health.remote() for place, actor in actors.items()}
-    waiting = list(replies.values())
-    deadline = time.monotonic() + timeout_s
-    ready: list[Any] = []
-    while len(ready) < len(waiting) and time.monotonic() < deadline:
-        if progress is not None:
-            progress(f"{len(ready)} of {len(waiting)} shards are up")
-        wanted = len(ready) + 1
-        ready, _ = ray.wait(waiting, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
-    late = [about.label(place) for place, one in replies.items() if one not in ready]
-    if late:
-        raise PlacementError(
-            f"shards {', '.join(late)} of {about.collection.name!r} did not start within {timeout_s:g} s: "
-            "is there a node with the resource or label that they are pinned to, and with enough processors?",
-            argument="pin",
-        )
-    healths: dict[Place, ShardHealth] = {}
-    for place, one in replies.items():
-        label = about.label(place)
-        try:
-            health = cast("ShardHealth", ray.get(one))
-        except ray_exceptions.RayError as error:
-            raise ShardUnavailableError(f"shard {label} did not start: {first_line(error)}") from None
-        if health.failure is not None:
-            raise health.failure.to_error()
-        check_shard(about.collection, health, label)
-        healths[place] = health
-    return healths
-
-
 def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
     """What one replica of each shard says of itself, the first that answers; another may be restarting."""
-    asked = {}
-    for place in about.places():
-        with contextlib.suppress(ValueError):
-            asked[get_actor(place).health.remote()] = place
+    asked = {actor.health.remote(): place for place, actor in handles_of(about.specs()).items()}
     missing = {entry.name for entry in about.collection.shards}
     healths: dict[Place, ShardHealth] = {}
     waiting, failure = list(asked), "it does not run"
@@ -468,14 +439,12 @@ def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
     return healths
 
 
-def handles_of(places: Sequence[Place]) -> list[Any]:
+def handles_of(places: Iterable[Place]) -> dict[Place, Any]:
     """Handles of those actors that still run."""
-    handles = []
+    handles = {}
     for place in places:
-        try:
-            handles.append(get_actor(place))
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError):
+            handles[place] = get_actor(place)
     return handles
 
 
@@ -491,13 +460,6 @@ def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
         except ray_exceptions.RayError:
             continue
     return answers
-
-
-def kill(actors: Sequence[Any]) -> None:
-    if not ray.is_initialized():
-        return
-    for actor in actors:
-        ray.kill(actor, no_restart=True)
 
 
 class _PatientSubscriber:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +12,8 @@ from typing import Any, cast
 
 from velo.errors import UnsupportedError
 from velo_serving.on_ray.actors import (
-    About,
+    ActorLauncher,
     answers_of,
-    await_end,
     exists_error,
     first_healths,
     first_line,
@@ -23,33 +21,29 @@ from velo_serving.on_ray.actors import (
     get_actor,
     handles_of,
     join_ray,
-    kill,
     newest,
     places_of,
     ray,
     ray_exceptions,
-    record_in,
-    start_actors,
     start_local_ray,
     unknown,
 )
 from velo_serving.places.collection import Collection, read_collection
+from velo_serving.places.launcher import LEAVE_S, About, start_generation, superseded
 from velo_serving.places.records import CollectionRecord, Place
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JobSearches
 from velo_serving.routing.router_thread import JOB_LIMITS
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
 from velo_serving.wire.endpoint import Endpoint, ports_of
-from velo_serving.words.errors import ShardUnavailableError, SupersededError
+from velo_serving.words.errors import ShardUnavailableError
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.options import ServeOptions, takes_options
 from velo_serving.words.types import ShardHealth
 
 __all__ = ["Cluster", "start"]
 
-#: How long actors of a former version stay for gateways that have not left them, and how often we look.
-LEAVE_S = 30.0
-LOOK_S = 0.1
+LAUNCHER = ActorLauncher()
 
 #: How long actors may take to close their indexes before they are ended.
 CLOSE_S = 10.0
@@ -137,8 +131,7 @@ class Cluster(JobSearches):
         join_ray(address)
         about = newest(name, timeout_s)
         healths = first_healths(about, timeout_s)
-        handles = {place: actor for place in about.places() for actor in handles_of([place])}
-        return cls(about, handles, healths, owner=False)
+        return cls(about, handles_of(about.specs()), healths, owner=False)
 
     @classmethod
     def end(cls, name: str, *, address: str = "auto") -> int:
@@ -167,11 +160,10 @@ class Cluster(JobSearches):
         places = places_of(name)
         if not places:
             raise unknown(name)
-        actors = {place: actor for place in places for actor in handles_of([place])}
+        actors = handles_of(places)
         # A folder that was closed opens sooner; what was acknowledged is safe in any case.
         answers_of([actor.close.remote() for actor in actors.values()], CLOSE_S)
-        kill(list(actors.values()))
-        await_end(name, actors)
+        LAUNCHER.end(actors)
         return len(places)
 
     @property
@@ -217,22 +209,17 @@ class Cluster(JobSearches):
         name = self.collection.name
         before = newest(name, start_timeout_s)
         check_version(version, before.collection.version)
-        described = dataclasses.replace(read_collection(path, name=name), version=version)
+        described = before.of_build(path, version)
         number = 1 + max(place.generation for place in places_of(name))
         # What another process started must not end with this one.
         options = dataclasses.replace(before.options, detached=before.options.detached or not self._owner)
         about = About(described, options, number, secrets.token_urlsafe(32))
-        actors, healths = start_actors(about, start_timeout_s, on_progress)
-        former = [place for place in places_of(name) if place.generation != number]
-        handles = handles_of(former)
-        _ = answers_of([actor.succeed.remote(number) for actor in handles], LEAVE_S)
+        actors, healths = start_generation(LAUNCHER, about, start_timeout_s, on_progress)
+        former = handles_of(place for place in places_of(name) if place.generation != number)
+        LAUNCHER.succeed(former, number)
         held, self._actors, self._healths, self._about = self._actors, actors, healths, about
-        deadline = time.monotonic() + LEAVE_S
-        while time.monotonic() < deadline and any(
-            answers_of([actor.peers.remote() for actor in handles], LOOK_S * 10)
-        ):
-            time.sleep(LOOK_S)
-        kill([*handles, *held.values()])
+        LAUNCHER.await_left(former, LEAVE_S)
+        LAUNCHER.end(held | former)
 
     def backend(self, *, limits: RouterLimits | None = None) -> Backend:
         """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.
@@ -251,7 +238,7 @@ class Cluster(JobSearches):
     @property
     def records(self) -> tuple[CollectionRecord, ...]:
         """What a gateway needs to know of the collection."""
-        return (record_in(self._about, self._healths),)
+        return (self._about.record(self._healths),)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
         """Describe what was published under a number.
@@ -271,7 +258,7 @@ class Cluster(JobSearches):
         def ask() -> CollectionRecord:
             places = [one for one in places_of(collection) if one.generation == generation]
             about, _ = first_word(places, LEAVE_S)
-            return record_in(about, first_healths(about, LEAVE_S))
+            return about.record(first_healths(about, LEAVE_S))
 
         return await asyncio.to_thread(ask)
 
@@ -327,11 +314,8 @@ class Cluster(JobSearches):
             if isinstance(error, ValueError | ray_exceptions.ActorDiedError):
                 there = {one.generation for one in await asyncio.to_thread(places_of, place.collection)}
                 if there and place.generation not in there:
-                    raise SupersededError(
-                        f"generation {place.generation} of {place.collection} is served no more",
-                        # The oldest: one after it may still be starting, and it says itself what follows.
-                        generation=min(there),
-                    ) from None
+                    # The oldest: one after it may still be starting, and it says itself what follows.
+                    raise superseded(place, min(there)) from None
             raise ShardUnavailableError(
                 f"shard {place.shard} cannot be reached: {first_line(error)}"
             ) from None
@@ -345,7 +329,7 @@ class Cluster(JobSearches):
         actors, self._actors = self._actors, {}
         if self._owner and actors and ray.is_initialized():
             # What others published under this name ends, too.
-            kill([*actors.values(), *handles_of(places_of(self.collection.name))])
+            LAUNCHER.end(actors | handles_of(places_of(self.collection.name)))
 
     def __enter__(self) -> Cluster:
         """Return this cluster."""
@@ -382,4 +366,4 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
         detached=how.detached,
     )
     about = About(described, told, 1, secrets.token_urlsafe(32))
-    return Cluster(about, *start_actors(about, how.start_timeout_s, how.on_progress))
+    return Cluster(about, *start_generation(LAUNCHER, about, how.start_timeout_s, how.on_progress))

@@ -60,7 +60,7 @@ class Call(msgspec.Struct, array_like=True):
     arguments: dict[str, Any] = {}
 
 
-class _Search(SearchOptions, array_like=True, kw_only=True):
+class _Search(SearchOptions, array_like=True, frozen=True, kw_only=True):
     rows: int
     dim: int
     k: int

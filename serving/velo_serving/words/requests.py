@@ -8,7 +8,7 @@ option of every search is a field here and a keyword of the client.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -218,7 +218,7 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
         ):
             if wrong:
                 raise ValueError(name)
-        several = self.ids if self.vectors is None else self.vectors
+        several: Sequence[Any] | None = self.ids if self.vectors is None else self.vectors
         if not given and isinstance(text, list):
             several = text
         count = 1 if several is None else len(several)
