@@ -207,12 +207,7 @@ def _nearest_of(response: httpx.Response, k: int, group_size: int | None, single
 
 
 def fusion_field(given: Any) -> Any:
-    """What ``search(fusion=)`` was given, as a body of JSON has it.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """What ``search(fusion=)`` was given, as a body of JSON has it."""
     if given is None:
         return None
     fusion = fusion_of(given)

@@ -134,10 +134,6 @@ class ApiKeys:
     A line has a role and a key: ``read KEY`` or ``admin KEY``. Empty lines and those that begin with ``#``
     say nothing. Where the file cannot be read any more, the keys that were known stay, and the log says why.
 
-    Parameters
-    ----------
-    path : str or Path
-
     Raises
     ------
     ApiKeyFileError
@@ -153,10 +149,6 @@ class ApiKeys:
         """What may be done with a key; None where it is none of ours.
 
         All keys are looked at, and as digests, so that the time it takes tells nothing about them.
-
-        Parameters
-        ----------
-        key : str
         """
         if self._watched.changed():
             self.reload()
@@ -199,13 +191,7 @@ def _read_keys(path: Path) -> dict[bytes, Role]:
 
 
 class Guarded:
-    """Middleware: asks for a key, and remembers what may be done with it.
-
-    Parameters
-    ----------
-    app : ASGIApp
-    keys : ApiKeys
-    """
+    """Middleware: asks for a key, and remembers what may be done with it."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -238,12 +224,7 @@ def _path_in_app(scope: Scope) -> str:
 
 
 def check_may_write() -> None:
-    """Refuse a request whose key is for reading.
-
-    Raises
-    ------
-    AdminKeyError
-    """
+    """Refuse a request whose key is for reading."""
     if _role.get() != "admin":
         raise AdminKeyError("this key is for reading: to write takes an admin key")
 

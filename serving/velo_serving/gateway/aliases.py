@@ -27,7 +27,6 @@ class Aliases:
 
     Parameters
     ----------
-    path : str or Path
     backend : Backend
         Which finds collections under these names from now on.
 

@@ -56,12 +56,7 @@ _TEXT_MAX = 1 << 16
 
 
 def media_type_of(content_type: str | None) -> str:
-    """Return which of the readable media types a Content-Type header names; JSON where there is none.
-
-    Raises
-    ------
-    UnsupportedMediaTypeError
-    """
+    """Return which of the readable media types a Content-Type header names; JSON where there is none."""
     media_type = (content_type or JSON).partition(";")[0].strip().lower()
     if media_type in READS:
         return media_type
@@ -69,12 +64,7 @@ def media_type_of(content_type: str | None) -> str:
 
 
 def check_encoding(content_encoding: str | None) -> None:
-    """Refuse compressed bodies: a few bytes of them could unfold into more than the limit allows.
-
-    Raises
-    ------
-    UnsupportedMediaTypeError
-    """
+    """Refuse compressed bodies: a few bytes of them could unfold into more than the limit allows."""
     if content_encoding is not None and content_encoding.strip().lower() != "identity":
         raise UnsupportedMediaTypeError(
             f"content encoding {content_encoding!r} is not read here; send the body plain"
@@ -96,12 +86,10 @@ def parse_search(
     ----------
     media_type : str
         One of ``READS``.
-    body : bytes
     pairs : list of (str, str)
         The query string: options of an Arrow body. With a JSON body it must be empty.
     dim : int
         Of the collection.
-    limits : GatewayLimits
     columns : callable
         Names those of the collection: what ``return_metadata`` true stands for.
 
@@ -368,21 +356,13 @@ def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
 
     Parameters
     ----------
-    body : bytes
-    rows_max : int
     bytes_max : int
         So much may a column take once each row has its own copy of its value.
 
-    Returns
-    -------
-    pyarrow.Table
-
     Raises
     ------
-    MalformedBodyError
     UnsupportedMediaTypeError
         Its buffers are compressed.
-    BodyTooLargeError
     """
     try:
         if is_compressed(body):
@@ -443,18 +423,10 @@ def _is_text(kind: Any) -> bool:
 def array_of_arrow(given: Any) -> Any:
     """Make a matrix of a list column.
 
-    Parameters
-    ----------
-    given : pyarrow.ChunkedArray
-
     Returns
     -------
     ndarray of shape (rows, dim)
         Of the type of the lists.
-
-    Raises
-    ------
-    RequestError, DimensionMismatchError
     """
     column: Any = given.combine_chunks()
     if isinstance(column, pa.ChunkedArray):

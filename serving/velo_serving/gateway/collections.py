@@ -118,12 +118,7 @@ class DropAnswer(Struct):
 
 
 def _check_may_name_folders(has_keys: bool, what: str) -> None:
-    """Only who has an admin key: who may name folders of the server may have any of them read or made.
-
-    Raises
-    ------
-    AdminKeyError
-    """
+    """Only who has an admin key: who may name folders of the server may have any of them read or made."""
     if not has_keys:
         raise AdminKeyError(
             f"to {what} takes an admin key, and this server has no keys: start it with --api-keys"

@@ -24,13 +24,8 @@ def choose_type(accept: str | None, offered: Sequence[str]) -> str:
 
     Parameters
     ----------
-    accept : str or None
     offered : sequence of str
         Forms that there are; the first where all are alike.
-
-    Raises
-    ------
-    NotAcceptableError
     """
     preferences: list[tuple[float, int, str]] = []
     for place, part in enumerate((accept or "*/*").split(",")):

@@ -27,7 +27,6 @@ class RequestError(serving_errors.ServingError):
 
     Attributes
     ----------
-    status : int
     place : Mapping or None
         Where in the request: ``line``, ``column`` and ``byte``, or ``path``, or ``query``.
     """

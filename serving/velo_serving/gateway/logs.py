@@ -41,7 +41,6 @@ class Logged:
 
     Parameters
     ----------
-    app : ASGIApp
     slow_s : float or None
         Requests that take as long get a line, with what was asked and what it cost; None: none do.
     """

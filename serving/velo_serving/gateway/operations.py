@@ -101,8 +101,6 @@ class Document:
 
         Parameters
         ----------
-        summary : str
-        answer : type
         errors : mapping, optional
             Descriptions by status.
         body : type, optional
@@ -147,7 +145,6 @@ class Document:
 
         Parameters
         ----------
-        app : FastAPI
         writes : iterable of (str, str) or None
             Methods and paths that need an admin key; None: no keys are asked for.
         """

@@ -146,12 +146,7 @@ Body = TypeVar("Body", bound=Struct)
 
 
 def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
-    """Read a body, with its filter.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Read a body, with its filter."""
     asked = parsed(model, body)
     condition = getattr(asked, "filter", None)
     if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
@@ -167,12 +162,7 @@ def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body
 
 
 def check_dim(vector: Sequence[float], dim: int) -> None:
-    """Refuse a query of another length than the vectors of the collection.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Refuse a query of another length than the vectors of the collection."""
     if len(vector) != dim:
         raise RequestError(
             f"vector has {len(vector)} numbers, the collection has {dim} dimensions",

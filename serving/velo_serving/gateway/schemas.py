@@ -65,12 +65,7 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def parsed(model: type[B], body: bytes) -> B:
-    """Read a body of JSON.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Read a body of JSON."""
     try:
         if model not in _DECODERS:
             _DECODERS[model] = msgspec.json.Decoder(model, float_hook=float)
@@ -84,12 +79,7 @@ def parsed(model: type[B], body: bytes) -> B:
 
 
 def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
-    """Read the query string beside a body of Arrow.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Read the query string beside a body of Arrow."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
@@ -102,12 +92,7 @@ def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
 
 
 def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
-    """Refuse a query string beside a body of JSON.
-
-    Raises
-    ------
-    RequestError
-    """
+    """Refuse a query string beside a body of JSON."""
     if pairs:
         name = pairs[0][0]
         raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
@@ -234,7 +219,6 @@ def query_parameters(model: type[Struct], without: Iterable[str] = ()) -> list[d
 
     Parameters
     ----------
-    model : type
     without : iterable of str
         Fields that a body of Arrow has as columns, or not at all.
     """

@@ -28,10 +28,6 @@ MISSING: Final = "OpenTelemetry is not installed; pip install 'veloann[otel]'"
 def provider_of_environment() -> Any:
     """What OpenTelemetry's variables ask for: a provider that sends spans over OTLP, or None.
 
-    Returns
-    -------
-    opentelemetry.sdk.trace.TracerProvider or None
-
     Raises
     ------
     MissingDependencyError
@@ -93,11 +89,6 @@ class _Maker:
 
 class Traced:
     """Middleware: a span for each request, below the one that its ``traceparent`` names.
-
-    Parameters
-    ----------
-    app : ASGIApp
-    provider : opentelemetry.trace.TracerProvider
 
     Raises
     ------

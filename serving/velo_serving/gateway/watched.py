@@ -17,12 +17,7 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 
 class WatchedFile:
-    """Knows whether a file is another one than when it was last asked.
-
-    Parameters
-    ----------
-    path : Path
-    """
+    """Knows whether a file is another one than when it was last asked."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +47,6 @@ def read_lines(path: Path, wrong: Callable[[str, str], Exception]) -> Iterator[t
 
     Parameters
     ----------
-    path : Path
     wrong : callable
         Makes the error to raise of a place, which is the file or a line in it, and of what is wrong there.
 

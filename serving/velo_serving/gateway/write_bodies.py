@@ -150,16 +150,12 @@ def parse_write(
 
     Parameters
     ----------
-    verb : {"insert", "upsert", "update", "delete"}
     media_type : str
         JSON or Arrow.
-    body : bytes
     pairs : list of (str, str)
         The query string. With a JSON body it must be empty.
     dim : int
         Of the collection.
-    rows : RowFormat
-    limits : GatewayLimits
 
     Raises
     ------

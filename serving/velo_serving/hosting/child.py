@@ -103,12 +103,7 @@ class Child:
         return self._first.result()
 
     def is_there(self, timeout_s: float) -> bool:
-        """Wait a while for the first line of the first process; whether it came.
-
-        Raises
-        ------
-        ChildEndedError
-        """
+        """Wait a while for the first line of the first process; whether it came."""
         done, _ = futures.wait([self._first], timeout_s)
         return bool(done) and self._first.result() is not None
 

@@ -43,7 +43,6 @@ class ShardProcess:
 
     Parameters
     ----------
-    spec : ShardSpec
     version : str
         Of the collection.
     """
@@ -159,10 +158,6 @@ class ShardProcesses:
         How shards are opened, and how many replicas each has.
     root : Root, optional
         Where clients make collections.
-
-    Attributes
-    ----------
-    records : tuple of CollectionRecord
     """
 
     def __init__(self, options: ServeOptions, root: Root | None = None) -> None:

@@ -52,12 +52,7 @@ log = logging.getLogger("velo_serving")
 
 
 def access_of(options: ServeOptions) -> Access:
-    """Who may ask, checked, and whether what makes vectors of texts can be imported.
-
-    Raises
-    ------
-    ApiKeyFileError, InvalidArgumentError
-    """
+    """Who may ask, checked, and whether what makes vectors of texts can be imported."""
     if options.embed is not None:
         load_embedding(options.embed)
     told = options.of_gateway
@@ -109,8 +104,6 @@ def run(
 
     Parameters
     ----------
-    backend : Backend
-    listener : socket
     options : ServeOptions, optional
         Those of a gateway count. A second signal ends `drain_s`.
     signals : sequence of int

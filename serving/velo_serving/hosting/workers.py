@@ -51,7 +51,6 @@ def run_workers(
 
     Parameters
     ----------
-    directory : Directory
     listener : socket
         Bound and listening. All gateways accept from it, so a connection that waits there when one dies is
         taken by another.

@@ -92,10 +92,8 @@ class ShardEntry:
 
     Attributes
     ----------
-    name : str
     path : Path or str
         Absolute; text for a place in an object store.
-    rows : int
     first_row : int
         Row of the input at which the shard begins.
     pin : Pin or None
@@ -208,12 +206,7 @@ def _read_index(folder: Path, name: str) -> Collection:
 
 
 def checked_name(name: str) -> str:
-    """Refuse a name that a path of HTTP could not hold.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Refuse a name that a path of HTTP could not hold."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise InvalidArgumentError(
             f"a collection's name holds 128 letters, digits and _ . - at most, not {name!r}", argument="name"

@@ -126,7 +126,6 @@ def send_folder(folder: Path, url: str) -> None:
 
     Parameters
     ----------
-    folder : Path
     url : str
         What is there is replaced.
     """
@@ -190,7 +189,6 @@ def stage(url: str, *, checksum: str = "") -> Path:
 
     Parameters
     ----------
-    url : str
     checksum : str
         Of its manifest; without it whatever manifest is there.
 

@@ -27,11 +27,6 @@ class CollectionRecord:
 
     Attributes
     ----------
-    name : str
-    n, dim : int
-    metric : str
-    shards : tuple of ShardRecord
-    version : str
     generation : int
         Counts what was published under this name; each has shards of its own.
     """
@@ -97,10 +92,8 @@ def record_of(
 
     Parameters
     ----------
-    name : str
     healths : sequence of (str, ShardHealth)
         Of every shard, by name.
-    replicas, version, generation
     """
     first = healths[0][1]
     return CollectionRecord(

@@ -25,10 +25,6 @@ _SUFFIX: Final = ".velo"
 class Root:
     """A folder of collections: all that are there are served, and others come and go.
 
-    Parameters
-    ----------
-    folder : path
-
     Raises
     ------
     InvalidArgumentError
@@ -54,12 +50,7 @@ class Root:
         return found
 
     def create(self, name: str, shape: Shape) -> Collection:
-        """Make a collection without rows.
-
-        Raises
-        ------
-        IndexExistsError, InvalidArgumentError, NoSpaceError, PermissionDeniedError
-        """
+        """Make a collection without rows."""
         if checked_name(name).startswith("."):
             raise InvalidArgumentError(f"a name begins with no dot, as {name!r} does", argument="name")
         how: dict[str, Any] = {"dim": shape.dim, "metric": shape.metric, "dtype": shape.dtype}
@@ -80,12 +71,7 @@ class Root:
         return remove_index(Path(collection.path))
 
     def check_drop(self, collection: Collection) -> None:
-        """Refuse what lies elsewhere: it was named when the server started.
-
-        Raises
-        ------
-        UnsupportedError
-        """
+        """Refuse what lies elsewhere: it was named when the server started."""
         if Path(collection.path).parent != self.folder:
             raise UnsupportedError(f"{collection.name} does not lie in {self.folder}: it is not dropped here")
 

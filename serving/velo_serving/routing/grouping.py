@@ -40,7 +40,6 @@ def merge_groups(parts: Sequence[Hits], k: int, group_size: int) -> Hits:
     ----------
     parts : sequence of Hits
         At least one, all over the same queries, each with groups.
-    k, group_size : int
     """
     merged: list[_Groups] = []
     for query in range(len(parts[0].counts)):

@@ -26,9 +26,6 @@ async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: f
 
     Parameters
     ----------
-    router : Router
-    request : SearchRequest
-    dim : int
     spent_s : float
         What of the request's time was over before: vectors have what is left after the search.
 
@@ -64,10 +61,8 @@ async def _bring_vectors(
 
     Parameters
     ----------
-    router : Router
     answer : Answer
         With ``homes``.
-    dim : int
     timeout_s : float, optional
         What is left until the deadline.
     allow_partial : bool

@@ -27,11 +27,6 @@ _INLINE_MAX: Final = 2_000
 async def search(router: Router, request: SearchRequest) -> Answer:
     """Search by words where a request has a text, else as ``Router.search``.
 
-    Parameters
-    ----------
-    router : Router
-    request : SearchRequest
-
     Raises
     ------
     VeloError
@@ -46,8 +41,6 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
 
     Parameters
     ----------
-    ask : callable
-    request : SearchRequest
     limit_s : float or None
         For the whole.
     """

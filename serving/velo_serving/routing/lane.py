@@ -182,10 +182,6 @@ class Lane:
 
     Parameters
     ----------
-    channel : ShardChannel
-    limits : RouterLimits
-    clock : Clock
-    observer : Observer
     deliver : callable
         Called with this lane, a request and its reply.
     identity : ShardIdentity, optional
@@ -282,13 +278,7 @@ class Lane:
             self._pump(room)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Look something up; it waits for nobody, and says nothing about how the shard is.
-
-        Raises
-        ------
-        SearchTimeoutError
-        VeloError
-        """
+        """Look something up; it waits for nobody, and says nothing about how the shard is."""
         return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -107,8 +107,6 @@ def open_shards(
 
     Parameters
     ----------
-    collection : Collection
-    opener : callable, optional
     memory : int, float or str, optional
         Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
     **options

@@ -138,7 +138,6 @@ async def vectors(
 
     Raises
     ------
-    UnknownIdError
     UnsupportedError
         The shards were built without ``store_vectors=True``.
     """

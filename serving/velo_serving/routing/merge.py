@@ -50,7 +50,6 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     ----------
     parts : sequence of Hits
         At least one, all over the same queries; each may be narrower or wider than ``k`` and padded.
-    k : int
 
     Returns
     -------

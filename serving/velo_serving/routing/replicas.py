@@ -63,9 +63,6 @@ class Replicas:
         Of the shard.
     channels : sequence of ShardChannel
         One a replica.
-    limits : RouterLimits
-    clock : Clock
-    observer : Observer
     identity : ShardIdentity, optional
         What each must be.
     heard : callable, optional

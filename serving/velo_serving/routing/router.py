@@ -436,10 +436,8 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
 
     Parameters
     ----------
-    collection : str
     replies : sequence of (str, ShardReply)
         Of every shard, by name.
-    request : SearchRequest
 
     Raises
     ------
@@ -486,8 +484,6 @@ def refusal_of(
 
     Parameters
     ----------
-    collection : str
-    failures : sequence of ShardFailure
     answered, total : int
         Shards.
     """

@@ -67,7 +67,6 @@ class RouterThread:
 
         Parameters
         ----------
-        request : SearchRequest
         timeout_s : float
             For the whole.
         """
@@ -119,7 +118,6 @@ def queries_a_request(request: SearchRequest, dim: int) -> int:
     ----------
     request : SearchRequest
         The whole job.
-    dim : int
     """
     if not request.return_vectors:
         return _QUERIES_A_REQUEST

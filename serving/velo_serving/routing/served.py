@@ -294,14 +294,7 @@ class ServedCollection:
 def served_collection(
     record: CollectionRecord, directory: Directory, *, limits: RouterLimits | None = None
 ) -> ServedCollection:
-    """Serve shards that run elsewhere, and follow what is published.
-
-    Parameters
-    ----------
-    record : CollectionRecord
-    directory : Directory
-    limits : RouterLimits, optional
-    """
+    """Serve shards that run elsewhere, and follow what is published."""
 
     def channel(shard: ShardRecord, replica: int, record: CollectionRecord) -> SocketChannel:
         place = Place(record.name, record.generation, shard.name, replica)

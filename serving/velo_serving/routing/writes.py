@@ -67,16 +67,12 @@ class WriteRequest:
 
     Attributes
     ----------
-    verb : {"insert", "upsert", "update", "delete"}
-    vectors : ndarray of shape (n, dim) or None
-    ids : ndarray of int64, Arrow array of large strings, or None
     columns : pyarrow.Table or None
         Metadata, a row a vector, or an id.
     filter : dict, SQL text or None
         Of a delete.
     request_id : str or None
         A name for this call; a shard that did it for the same ids does not do it again.
-    timeout_s : float or None
     """
 
     verb: Verb
@@ -121,8 +117,6 @@ class RowFormat:
 
     Attributes
     ----------
-    dtype : numpy.dtype
-    schema : pyarrow.Schema
     numbered : bool
         Whether the index numbers its rows.
     """
@@ -174,15 +168,6 @@ _FORMATS: dict[tuple[str, str, bool], RowFormat] = {}
 
 async def write(router: Router, request: WriteRequest) -> Wrote:
     """Write to a collection.
-
-    Parameters
-    ----------
-    router : Router
-    request : WriteRequest
-
-    Returns
-    -------
-    Wrote
 
     Raises
     ------
@@ -247,11 +232,8 @@ async def keep_up(router: Router, what: Upkeep, *, wait: bool, timeout_s: float 
 
     Parameters
     ----------
-    router : Router
-    what : {"flush", "optimize"}
     wait : bool
         Whether to wait for the end, as long as there is time.
-    timeout_s : float, optional
 
     Returns
     -------

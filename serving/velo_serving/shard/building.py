@@ -59,15 +59,12 @@ class BuildJob:
         Its rows of the whole input.
     total : int
         Rows of the whole input.
-    options : BuildOptions
     file, column : str or None
         Where the vectors stand, if every node sees them; the task is handed the rows otherwise.
-    ids_column : str or None
     others : bool
         Whether the other columns of the rows that the task is handed become metadata.
     build_memory : int or None
         Bytes.
-    resume : bool
     """
 
     target: str
@@ -90,7 +87,6 @@ class BuiltShard:
 
     Attributes
     ----------
-    rows, dim : int
     uuid, checksum : str
         Of the index, and of its manifest.
     fingerprint : str
@@ -146,15 +142,6 @@ def build_job(job: BuildJob, handed: Handed) -> BuiltShard:
 
     Beside the folder of a shard stands a receipt: it says that the folder is ours, and once the shard is
     complete what it was built from.
-
-    Parameters
-    ----------
-    job : BuildJob
-    handed : Handed
-
-    Returns
-    -------
-    BuiltShard
 
     Raises
     ------

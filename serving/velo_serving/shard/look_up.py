@@ -21,10 +21,8 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
 
     Parameters
     ----------
-    index : velo.Index
     what : str
         "count", "explain", "info", "present", "rows", "sample" or "vectors".
-    arguments : mapping
     """
     if what == "count":
         return {"count": int(index.count(arguments["filter"]))}

@@ -195,7 +195,6 @@ class Shard:
 
         Parameters
         ----------
-        request : SearchRequest
         timeout_s : float, optional
             Seconds that are left for it.
 
@@ -216,7 +215,6 @@ class Shard:
 
         Parameters
         ----------
-        request : SearchRequest
         timeout_s : float, optional
             Seconds that are left for each.
         ended : callable
@@ -294,10 +292,6 @@ class Shard:
         """Show that searches still end: one of our own, or any other.
 
         Health answers come from memory. This comes from where answers come from.
-
-        Parameters
-        ----------
-        timeout_s : float
 
         Returns
         -------

@@ -85,7 +85,6 @@ class ShardWriter:
 
         Parameters
         ----------
-        index : velo.Index
         what : str
             One of ``words.types.WRITES``.
         arguments : mapping
@@ -210,7 +209,6 @@ class Follower:
 
     Parameters
     ----------
-    index : velo.Index
     every_s : float
         How often it looks.
     """

@@ -100,12 +100,7 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
 
 
 def decode(head: bytes, kind: type[T]) -> T:
-    """Read a head.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Read a head."""
     try:
         message: T = _DECODERS[kind].decode(head)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -168,12 +163,7 @@ def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
 
 
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
-    """Read a search.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Read a search."""
     message = decode(head, _Search)
     if message.rows < 0 or message.dim < 1 or message.rows * message.dim * 4 != len(body):
         raise ProtocolError(
@@ -313,12 +303,7 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def decode_hits(head: bytes, body: bytes) -> Hits:
-    """Read a reply; metadata becomes rows.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Read a reply; metadata becomes rows."""
     message = decode(head, _Hits)
     rows, width = message.rows, message.width
     sizes = [
@@ -360,12 +345,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
 
 
 def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
-    """Read replies to several requests: their numbers, and the hits of each.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Read replies to several requests: their numbers, and the hits of each."""
     message = decode(head, _Replies)
     rows, width = message.rows, message.width
     told = (1 + len(COSTS)) * rows
@@ -445,12 +425,7 @@ def _compresses(metadata: bytes) -> bool:
 
 
 def table_of(stream: bytes) -> pa.Table:
-    """Read an Arrow stream.
-
-    Raises
-    ------
-    ProtocolError
-    """
+    """Read an Arrow stream."""
     if is_compressed(stream):
         raise ProtocolError("this Arrow stream is compressed")
     try:

@@ -18,13 +18,11 @@ class Endpoint:
 
     Attributes
     ----------
-    token : str
     host_id : str
         Of the running kernel: on the same one the Unix socket may be tried.
     path : str or None
         Of the Unix socket; one that begins with a zero byte is abstract: it has no file, and ends with its
         process.
-    host : str or None
     port : int
         For everybody else.
     tls : str or None
@@ -60,12 +58,7 @@ def abstract_path(shard: str) -> str:
 
 
 def ports_of(text: str | None) -> range:
-    """Read a range of ports, ``"7100-7199"``, both ends included; without one, any free port.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Read a range of ports, ``"7100-7199"``, both ends included; without one, any free port."""
     if text is None:
         return range(1)
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)

@@ -58,7 +58,6 @@ class ServerLimits:
     ----------
     connections_max : int
         Further ones are closed as they come.
-    frame_bytes_max : int
     requests_max : int
         Requests that one connection may have under way.
     unread_bytes_max : int
@@ -108,14 +107,12 @@ class ShardServer:
 
     Parameters
     ----------
-    shard : Answerer
     token : str
         What an asker must show.
     version : str
         Of the collection, told in WELCOME.
     name : str
         Of the shard and replica that askers must mean: a port may have been another's before.
-    limits : ServerLimits, optional
     """
 
     def __init__(
@@ -411,12 +408,7 @@ class _Peer(asyncio.Protocol):
 
 
 class ShardHost:
-    """A shard's server in a thread of its own, with an event loop of its own: for processes of any kind.
-
-    Parameters
-    ----------
-    server : ShardServer
-    """
+    """A shard's server in a thread of its own, with an event loop of its own: for processes of any kind."""
 
     def __init__(self, server: ShardServer) -> None:
         self._server = server

@@ -92,12 +92,7 @@ def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
 
 
 def ids_of_hits(hits: Hits) -> list[Any]:
-    """The ids of all hits, one query after another.
-
-    Parameters
-    ----------
-    hits : Hits
-    """
+    """The ids of all hits, one query after another."""
     real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
     found: list[Any] = hits.ids[real].tolist()
     return found

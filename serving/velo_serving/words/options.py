@@ -45,7 +45,6 @@ class Option:
         What ``velo serve --help`` says of it; without it the command has none.
     flag : str
         What it is called there, if that is not its name.
-    metavar, envvar : str, optional
     least : float, optional
         Below which it is refused.
     unit : float

@@ -237,11 +237,8 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
 
     Parameters
     ----------
-    queries : ndarray of shape (query_count, dim), float32
-    k : int
     filters : tuple of dict, SQL text or None, optional
         Of length 1 (the same for all queries) or query_count (each may be None).
-    return_metadata : tuple of str, optional
     timeout_s : float, optional
         Seconds until the deadline; None is the router's default.
     ids : tuple of int or str, optional

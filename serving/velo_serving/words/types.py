@@ -63,8 +63,6 @@ class Hits:
 
     Attributes
     ----------
-    ids : ndarray of shape (query_count, k)
-    distances : ndarray of shape (query_count, k), float32, ascending; inf where there is no hit
     counts : ndarray of shape (query_count,), int64
         How many of the k are hits.
     metadata : list or None
@@ -108,7 +106,6 @@ class Failure:
     ----------
     kind : str
         Name of the exception's class.
-    fault : {"caller", "shard", "deadline"}
     query : int or None
         Which query of the request it was about.
     """
@@ -203,8 +200,6 @@ class ShardIdentity:
     ----------
     uuid : str
         Of the index.
-    dim : int
-    metric : str
     version : str
         Of the collection that the shard belongs to.
     """
@@ -249,8 +244,6 @@ class Shape:
 
     Attributes
     ----------
-    dim : int
-    metric, dtype : str
     schema : bytes or None
         Of the columns, as Arrow writes one.
     """

@@ -24,7 +24,6 @@ class Directions:
         By power iteration over all its rows: some hundred products with it, whatever the dimensions.
     metric : str
         For "cosine" lengths mean nothing.
-    seed : int
 
     Attributes
     ----------

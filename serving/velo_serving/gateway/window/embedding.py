@@ -32,10 +32,6 @@ def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
     ----------
     name : str
         ``MODULE:FUNCTION``; the module may lie in the current folder. ``MODULE:OBJECT.METHOD`` will do, too.
-
-    Raises
-    ------
-    InvalidArgumentError
     """
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"embed reads 'MODULE:FUNCTION', not {name!r}", argument="embed")
@@ -84,10 +80,8 @@ class Embedding:
 
         Parameters
         ----------
-        text : str
         dim : int
             Of the collection.
-        timeout_s : float
 
         Raises
         ------
@@ -97,7 +91,6 @@ class Embedding:
             It failed, or made no vector.
         DimensionMismatchError
             It is for another collection.
-        QueueFullError, DeadlineExceededError
         """
         if self._function is None:
             raise UnsupportedError(
