@@ -20,13 +20,7 @@ import velo
 from tests.serving.conftest import Served, children
 from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
-from velo.errors import (
-    IndexExistsError,
-    InvalidArgumentError,
-    UnknownIdError,
-    UnsupportedError,
-    VeloError,
-)
+from velo.errors import IndexExistsError, InvalidArgumentError, UnknownIdError, UnsupportedError, VeloError
 from velo_serving import Client, serve_local
 from velo_serving.words.errors import AdminKeyError, UnknownCollectionError
 

@@ -11,13 +11,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import RAY_MARKS
-from velo.errors import (
-    EmptyError,
-    IndexExistsError,
-    InvalidArgumentError,
-    NotAnIndexError,
-    UnsupportedError,
-)
+from velo.errors import EmptyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, UnsupportedError
 from velo_serving import read_velo, write_velo
 
 pytestmark = [*RAY_MARKS, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]

@@ -111,10 +111,7 @@ def test_what_is_wrong_with_sql_is_told_with_its_place(sample_path: Path) -> Non
                 ('{"price": {"$lt": 0.5}}', 200),
             ):
                 answer = await client.post(
-                    "/v1/search",
-                    content=zeros,
-                    headers=ARROW,
-                    params={"filter": text, "k": 3},
+                    "/v1/search", content=zeros, headers=ARROW, params={"filter": text, "k": 3}
                 )
                 assert answer.status_code == status, answer.text
         return told

@@ -115,11 +115,7 @@ def test_a_slow_query_does_not_hold_up_the_light_ones_beside_it(tmp_path: Path) 
 
 def test_a_shard_that_comes_back_with_another_index_is_not_merged(tmp_path: Path) -> None:
     async def run() -> None:
-        others = {
-            "uuid": Index("second"),
-            "dim": Index("first", VECTORS[:, :3]),
-            "metric": Index("first"),
-        }
+        others = {"uuid": Index("second"), "dim": Index("first", VECTORS[:, :3]), "metric": Index("first")}
         told = others["metric"].info() | {"metric": "ip"}
         others["metric"].info = lambda: told  # type: ignore[method-assign]
         for what, other in others.items():

@@ -11,14 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.exact_gateway import (
-    JSON,
-    SEARCH_SCOPE,
-    VECTOR,
-    VECTORS,
-    checked,
-    play,
-)
+from tests.serving.exact_gateway import JSON, SEARCH_SCOPE, VECTOR, VECTORS, checked, play
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
 from velo_serving.gateway import create_app

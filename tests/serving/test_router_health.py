@@ -11,10 +11,7 @@ from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
 from velo_serving.routing.router import Router
-from velo_serving.words.errors import (
-    NoShardAnsweredError,
-    ShardUnavailableError,
-)
+from velo_serving.words.errors import NoShardAnsweredError, ShardUnavailableError
 from velo_serving.words.observer import SilentObserver
 from velo_serving.words.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 

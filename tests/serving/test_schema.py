@@ -25,11 +25,7 @@ from tests.serving.exact_gateway import ARROW_TYPE, rows_in_arrow
 #: Requests of each path.
 EXAMPLES = count(12, 25)
 
-CHECKS = (
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-)
+CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
 
 @schemathesis.serializer(ARROW_TYPE)

@@ -77,12 +77,7 @@ def test_a_search_leaves_a_span_for_the_request_the_search_and_each_shard() -> N
     assert search.parent.span_id == request.context.span_id
     told = dict(search.attributes or {})
     assert told.pop("velo.reads") is not None
-    assert told == {
-        "velo.collection": "things",
-        "velo.queries": 2,
-        "velo.k": 3,
-        "velo.shards_answered": 2,
-    }
+    assert told == {"velo.collection": "things", "velo.queries": 2, "velo.k": 3, "velo.shards_answered": 2}
     shards = by_name(spans, "velo.shard")
     assert {(one.attributes or {})["velo.shard"] for one in shards} == {"0", "1"}
     for one in shards:

@@ -32,12 +32,7 @@ class Tries:
     """Decides after each try: take it, pause and try again, or raise. Both kinds of sending share it."""
 
     def __init__(
-        self,
-        retries: int,
-        timeout_s: float,
-        jitter: random.Random,
-        url: str,
-        request: Mapping[str, Any],
+        self, retries: int, timeout_s: float, jitter: random.Random, url: str, request: Mapping[str, Any]
     ) -> None:
         self._request = request
         self._left = retries

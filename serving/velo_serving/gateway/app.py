@@ -434,13 +434,7 @@ class _Gate:
             self._requests -= 1
 
     async def _answer(
-        self,
-        request: Request,
-        now: Generation,
-        media_type: str,
-        body: bytes,
-        started: float,
-        arrived: float,
+        self, request: Request, now: Generation, media_type: str, body: bytes, started: float, arrived: float
     ) -> Response:
         limits = self._limits
         pairs = request.query_params.multi_items()
@@ -465,9 +459,7 @@ class _Gate:
         if answer is None:
             return Response(status_code=400)  # nobody reads it
         note(
-            reads=answer.hits.reads,
-            shards_answered=answer.shards_answered,
-            shards_total=answer.shards_total,
+            reads=answer.hits.reads, shards_answered=answer.shards_answered, shards_total=answer.shards_total
         )
         took_ms = (time.perf_counter() - started) * 1000
         hits = answer.hits

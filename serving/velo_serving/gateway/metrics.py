@@ -236,11 +236,7 @@ class _Gauges:
         self._alone = alone
         self._gauges = {
             gauge: Gauge(
-                gauge.name,
-                gauge.documentation,
-                gauge.labels,
-                registry=registry,
-                multiprocess_mode=gauge.mode,
+                gauge.name, gauge.documentation, gauge.labels, registry=registry, multiprocess_mode=gauge.mode
             )
             for gauge in _GAUGES
         }

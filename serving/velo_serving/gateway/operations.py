@@ -11,12 +11,7 @@ from msgspec import Struct
 
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import describe_security
-from velo_serving.gateway.schemas import (
-    ErrorAnswer,
-    components,
-    content_of,
-    query_parameters,
-)
+from velo_serving.gateway.schemas import ErrorAnswer, components, content_of, query_parameters
 
 __all__ = [
     "CREATE_ERRORS",

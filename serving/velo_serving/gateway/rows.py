@@ -28,16 +28,7 @@ from velo_serving.words.requests import (
     effort_of,
 )
 
-__all__ = [
-    "ROUTES",
-    "Looked",
-    "Lookup",
-    "LookupRoute",
-    "check_dim",
-    "parsed_lookup",
-    "status_of",
-    "written",
-]
+__all__ = ["ROUTES", "Looked", "Lookup", "LookupRoute", "check_dim", "parsed_lookup", "status_of", "written"]
 
 #: Rows of one answer.
 ROWS_MAX: Final = 1000
@@ -198,10 +189,7 @@ def status_of(found: Found) -> dict[str, Any]:
 async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     asked = parsed_lookup(CountBody, body, limits)
     found = await lookups.count(
-        now.router,
-        asked.filter,
-        timeout_s=seconds(asked.timeout_ms),
-        allow_partial=asked.allow_partial,
+        now.router, asked.filter, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
     )
     return Looked({"count": found.value} | status_of(found))
 

@@ -181,12 +181,7 @@ def parse_write(
 
 
 def _of_json(
-    verb: Verb,
-    body: bytes,
-    pairs: list[tuple[str, str]],
-    dim: int,
-    rows: RowFormat,
-    limits: GatewayLimits,
+    verb: Verb, body: bytes, pairs: list[tuple[str, str]], dim: int, rows: RowFormat, limits: GatewayLimits
 ) -> WriteRequest:
     refuse_query(pairs)
     asked: Any = parsed(BODIES[verb], body)
@@ -244,12 +239,7 @@ def _of_arrow(
         }
         columns = _columns(given, rows.schema)
     return WriteRequest(
-        verb,
-        vectors,
-        ids,
-        columns,
-        request_id=options.request_id,
-        timeout_s=seconds(options.timeout_ms),
+        verb, vectors, ids, columns, request_id=options.request_id, timeout_s=seconds(options.timeout_ms)
     )
 
 

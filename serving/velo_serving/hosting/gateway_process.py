@@ -32,14 +32,7 @@ from velo_serving.words.limits import GatewayLimits, RouterLimits
 from velo_serving.words.options import ServeOptions
 from velo_serving.words.types import Failure, Shape
 
-__all__ = [
-    "ASKED",
-    "PING",
-    "Question",
-    "Told",
-    "WorkerMessage",
-    "main",
-]
+__all__ = ["ASKED", "PING", "Question", "Told", "WorkerMessage", "main"]
 
 #: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
 #: beside it have them.

@@ -123,11 +123,7 @@ class _ProcessLauncher:
         return started
 
     def healths(
-        self,
-        about: About,
-        started: Processes,
-        timeout_s: float,
-        progress: Callable[[str], None] | None,
+        self, about: About, started: Processes, timeout_s: float, progress: Callable[[str], None] | None
     ) -> dict[Place, ShardHealth]:
         """Wait for all; a process that cannot open its shard says so."""
         return {place: one.wait_until_open() for place, one in started.items()}

@@ -42,11 +42,7 @@ UNHEARD_MAX = 15
 log = logging.getLogger("velo_serving")
 
 
-def run_workers(
-    directory: Directory,
-    listener: socket.socket,
-    options: ServeOptions,
-) -> None:
+def run_workers(directory: Directory, listener: socket.socket, options: ServeOptions) -> None:
     """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
 
     Parameters

@@ -171,10 +171,7 @@ class ShardActor:
         shard.health()  # opens the index; where that fails, the cluster hears why from health()
         about = self._about
         self._server = ShardServer(
-            shard,
-            token=about.token,
-            version=about.collection.version,
-            name=about.label(self._place),
+            shard, token=about.token, version=about.collection.version, name=about.label(self._place)
         )
         self._host = ShardHost(self._server)
         util: Any = ray.util

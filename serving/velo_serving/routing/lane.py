@@ -79,12 +79,7 @@ class Gather:
 
     __slots__ = ("deadline", "done", "heavy", "missing", "replies", "request", "spans")
 
-    def __init__(
-        self,
-        request: SearchRequest,
-        shard_count: int,
-        deadline: float,
-    ) -> None:
+    def __init__(self, request: SearchRequest, shard_count: int, deadline: float) -> None:
         self.request = request
         self.heavy = is_heavy(request)
         self.deadline = deadline

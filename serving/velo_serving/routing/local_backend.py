@@ -24,11 +24,7 @@ from velo_serving.words.hits import Costs, rows_of_hits, with_rows
 from velo_serving.words.limits import RouterLimits
 from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
 
-__all__ = [
-    "LocalChannel",
-    "open_local_backend",
-    "open_shards",
-]
+__all__ = ["LocalChannel", "open_local_backend", "open_shards"]
 
 
 class LocalChannel:

@@ -276,10 +276,7 @@ class Router:
         return [(self._shards[place].name, reply) for place, reply in replies.items()]
 
     async def write(
-        self,
-        what: str,
-        arguments: Mapping[int, Mapping[str, Any]],
-        timeout_s: float | None = None,
+        self, what: str, arguments: Mapping[int, Mapping[str, Any]], timeout_s: float | None = None
     ) -> dict[int, dict[str, Any] | Failure]:
         """Do something to the rows of some shards; each does it wholly or not at all.
 

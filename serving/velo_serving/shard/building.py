@@ -197,10 +197,7 @@ def _parts(job: BuildJob, handed: Handed) -> tuple[Source, Any, Any]:
     if not isinstance(handed.vectors, pa.Table):
         return as_source(handed.vectors), handed.ids, handed.metadata
     return parts_of(
-        handed.vectors,
-        column=job.column,
-        ids_column=job.ids_column,
-        metadata=True if job.others else None,
+        handed.vectors, column=job.column, ids_column=job.ids_column, metadata=True if job.others else None
     )
 
 

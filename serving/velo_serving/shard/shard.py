@@ -244,11 +244,7 @@ class Shard:
         asked: Asked | None = None
         if ask is not None:
             asked = ask(
-                request.queries,
-                request.k,
-                timeout_s=_rounded(timeout_s),
-                ended=told,
-                **effort_of(request),
+                request.queries, request.k, timeout_s=_rounded(timeout_s), ended=told, **effort_of(request)
             )
         return asked or _Tasks(self, request, timeout_s, ended)
 

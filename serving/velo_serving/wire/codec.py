@@ -156,9 +156,7 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
 def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
     """Head and body of several requests of one query each, whose options are the same."""
     first = requests[0]
-    head = encode(
-        _Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)),
-    )
+    head = encode(_Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)))
     return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
 
 

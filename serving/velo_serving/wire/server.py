@@ -15,15 +15,7 @@ from typing import Any, Protocol, cast
 
 from velo.errors import VeloError
 from velo_serving.wire import frames
-from velo_serving.wire.codec import (
-    Call,
-    Hello,
-    decode,
-    decode_search,
-    encode,
-    encode_hits,
-    encode_replies,
-)
+from velo_serving.wire.codec import Call, Hello, decode, decode_search, encode, encode_hits, encode_replies
 from velo_serving.wire.endpoint import Endpoint, ports_of, this_host
 from velo_serving.wire.frames import NUMBER_MAX, Frame, FrameReader, frame_start
 from velo_serving.wire.tls import listens

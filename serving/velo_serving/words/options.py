@@ -183,8 +183,7 @@ class ServeOptions:
         ),
     ] = None
     name: Annotated[
-        str | None,
-        Option("ray", "What --ray serves the collection as; its folder's name without it."),
+        str | None, Option("ray", "What --ray serves the collection as; its folder's name without it.")
     ] = None
     pin: Annotated[
         str | Mapping[str, str] | None,
@@ -219,16 +218,13 @@ class ServeOptions:
     host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
     workers: Annotated[
-        int,
-        Option("gateway", "Gateway processes on this port; more than one implies --processes.", least=1),
+        int, Option("gateway", "Gateway processes on this port; more than one implies --processes.", least=1)
     ] = 1
     ready_shards: Annotated[
-        int | None,
-        Option("gateway", "Shards that must be up for /readyz; one if not said.", least=1),
+        int | None, Option("gateway", "Shards that must be up for /readyz; one if not said.", least=1)
     ] = None
     drain_s: Annotated[
-        float,
-        Option("gateway", "Seconds to go on answering after SIGTERM, while /readyz says no.", least=0),
+        float, Option("gateway", "Seconds to go on answering after SIGTERM, while /readyz says no.", least=0)
     ] = 0.0
     slow_s: Annotated[
         float | None,
@@ -236,12 +232,10 @@ class ServeOptions:
     ] = None
     log_json: Annotated[bool, Option("gateway", "Write the log as lines of JSON.")] = False
     api_keys: Annotated[
-        str | Path | None,
-        Option("gateway", 'File of lines "read KEY" and "admin KEY"; ask for one of them.'),
+        str | Path | None, Option("gateway", 'File of lines "read KEY" and "admin KEY"; ask for one of them.')
     ] = None
     cors_origins: Annotated[
-        Sequence[str],
-        Option("gateway", 'Let web pages of this origin ask; "*": of any.', flag="cors-origin"),
+        Sequence[str], Option("gateway", 'Let web pages of this origin ask; "*": of any.', flag="cors-origin")
     ] = ()
     ssl_certfile: Annotated[str | Path | None, Option("gateway", "Certificate in PEM: serve HTTPS.")] = None
     ssl_keyfile: Annotated[str | Path | None, Option("gateway", "Its key, if it is in another file.")] = None
@@ -249,8 +243,7 @@ class ServeOptions:
         str | None, Option("gateway", "Of the key.", envvar="VELO_SSL_KEYFILE_PASSWORD")
     ] = field(default=None, repr=False)
     ssl_ca_certs: Annotated[
-        str | Path | None,
-        Option("gateway", "Ask clients for a certificate that one of these vouches for."),
+        str | Path | None, Option("gateway", "Ask clients for a certificate that one of these vouches for.")
     ] = None
     aliases: Annotated[str | Path | None, Option("gateway", 'File of lines "ALIAS COLLECTION".')] = None
     embed: Annotated[

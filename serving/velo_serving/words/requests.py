@@ -100,8 +100,7 @@ class SearchOptions(Effort, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Options of a search that pass unchanged from a client to the shards."""
 
     group_by: Annotated[
-        str | None,
-        Meta(description="Column: answer with the nearest k groups of rows with equal values."),
+        str | None, Meta(description="Column: answer with the nearest k groups of rows with equal values.")
     ] = None
     group_size: Annotated[
         Annotated[int, _within("group_hits")] | None, Meta(description="Rows of a group; default 1.")
