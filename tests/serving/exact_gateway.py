@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tests.serving.fakes import ExactIndex
+from velo_serving import AsyncClient
 from velo_serving.gateway import create_app
 from velo_serving.gateway.schemas import ErrorAnswer
 from velo_serving.places.spec import ShardSpec
@@ -59,15 +60,36 @@ def exact_backend(folder: Path, names: tuple[str, ...] = ("things",)) -> Backend
 
 
 @asynccontextmanager
-async def serving(backend: Backend, limits: GatewayLimits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(backend: Backend, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an app that runs in this event loop."""
-    app = create_app(backend, limits=limits)
+    app = create_app(backend, **options)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://velo") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://velo", timeout=60) as client,
     ):
         yield client
+
+
+@asynccontextmanager
+async def client_of(backend: Backend, **options: Any) -> AsyncIterator[AsyncClient]:
+    """velo's client of an app that runs in this event loop."""
+    app = create_app(backend)
+    async with (
+        app.router.lifespan_context(app),
+        AsyncClient("http://velo", transport=httpx.ASGITransport(app), **options) as client,
+    ):
+        yield client
+
+
+def asked(backend: Backend, method: str, *arguments: Any, client: Any = (), **options: Any) -> Any:
+    """What velo's client brings from an app over a backend."""
+
+    async def run() -> Any:
+        async with client_of(backend, **dict(client)) as asking:
+            return await getattr(asking, method)(*arguments, **options)
+
+    return asyncio.run(run())
 
 
 def play(
@@ -78,7 +100,7 @@ def play(
     """Run a scene against a served backend."""
 
     async def run() -> None:
-        async with serving(backend, limits) as client:
+        async with serving(backend, limits=limits) as client:
             await scene(client)
 
     asyncio.run(run())

@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.parser import text_string_to_metric_families
 
 import velo_serving
+from tests.serving.exact_gateway import serving
 from tests.serving.fakes import CommandedChannel, backend_of
-from velo_serving import create_app
 from velo_serving.gateway.metrics import _GAUGES, Metrics
 
 DEPLOY = Path(velo_serving.__file__).parents[1] / "deploy"
@@ -34,12 +33,7 @@ def series() -> dict[str, set[str]]:
     """Every series of a gateway with one shard, and its labels, as Prometheus reads them."""
 
     async def scrape() -> str:
-        app = create_app(backend_of([CommandedChannel("0")]))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://velo") as http,
-        ):
+        async with serving(backend_of([CommandedChannel("0")])) as http:
             return (await http.get("/metrics")).text
 
     found: dict[str, set[str]] = {}

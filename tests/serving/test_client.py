@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.serving.exact_gateway import VECTORS, exact, exact_backend
+from tests.serving.exact_gateway import VECTORS, client_of, exact, exact_backend
 from velo.errors import (
     DimensionMismatchError,
     InvalidArgumentError,
@@ -23,7 +23,6 @@ from velo.errors import (
 )
 from velo_serving import AsyncClient, Client
 from velo_serving.client.client import ConnectionFailedError
-from velo_serving.gateway import create_app
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.errors import (
     DeadlineExceededError,
@@ -194,16 +193,11 @@ def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
     odd = np.arange(len(VECTORS)) % 2 == 1
 
     async def run() -> None:
-        app = create_app(exact_backend(tmp_path))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            Client("http://velo", body_format=body_format, async_transport=transport) as client,
-        ):
-            ids, distances = await client.search_async(VECTORS[:3], k=4)
+        async with client_of(exact_backend(tmp_path), body_format=body_format) as client:
+            ids, distances = await client.search(VECTORS[:3], k=4)
             assert ids.tolist() == exact(VECTORS[:3], 4)
             assert distances.dtype == np.float32
-            one = await client.search_async(
+            one = await client.search(
                 VECTORS[0], k=60, filter={"parity": 1}, timeout_s=5, allow_partial=False
             )
             assert one.ids.shape == one.distances.shape == (60,)
@@ -212,22 +206,22 @@ def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
             assert (one.ids[20:] == -1).all()
             assert np.isinf(one.distances[20:]).all()
             assert (one.shards_answered, one.partial, one.stats["reads"].sum()) == (4, False, 12)
-            each = await client.search_async(
+            each = await client.search(
                 VECTORS[:2], k=2, filters=[None, {"parity": 1}], return_metadata=["parity"]
             )
             assert each.ids.tolist() == exact(VECTORS[:1], 2) + exact(VECTORS[1:2], 2, odd)
             assert each.metadata is not None
             assert each.metadata[1].column("parity").to_pylist() == [1, 1]
-            whole = await client.search_async(VECTORS[0], k=2, return_metadata=True)
+            whole = await client.search(VECTORS[0], k=2, return_metadata=True)
             assert whole.metadata.column_names == ["parity"]
-            none = await client.search_async(VECTORS[0], k=2, return_metadata=False)
+            none = await client.search(VECTORS[0], k=2, return_metadata=False)
             assert none.metadata is None
             with pytest.raises(InvalidArgumentError, match="return_metadata"):
-                await client.search_async(VECTORS[0], return_metadata=5)  # type: ignore[arg-type]
+                await client.search(VECTORS[0], return_metadata=5)  # type: ignore[arg-type]
             with pytest.raises(UnknownColumnError, match="colour"):
-                await client.search_async(VECTORS[0], filter={"colour": 1})
+                await client.search(VECTORS[0], filter={"colour": 1})
             with pytest.raises(DimensionMismatchError):
-                await client.search_async([1.0, 2.0])
+                await client.search([1.0, 2.0])
 
     asyncio.run(run())
 

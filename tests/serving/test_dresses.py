@@ -9,16 +9,15 @@ import random as stdlib_random
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 import velo
 from tests.filters.dresses import openai, sql, tree
 from tests.serving.conftest import LIST_SIZE
-from tests.serving.exact_gateway import ARROW, rows_in_arrow
+from tests.serving.exact_gateway import ARROW, client_of, rows_in_arrow, serving
 from velo.filters import from_dict, from_sql, to_dict
-from velo_serving import Client, create_app, open_local_backend
+from velo_serving import open_local_backend
 
 FILTERS = int(os.environ.get("VELO_DRESSED_FILTERS", "1000"))
 TOGETHER = 100
@@ -53,18 +52,16 @@ def test_the_dresses_find_the_same(
     sample: Any, sample_path: Path, sample_index: velo.Index, dressed: list[tuple[Any, dict[str, Any], str]]
 ) -> None:
     async def over_http(starts: range) -> list[tuple[Any, Any]]:
-        app = create_app(open_local_backend(sample_path, memory="20%", threads=1))
-        client = Client("http://velo", async_transport=httpx.ASGITransport(app))
         answers = []
-        async with app.router.lifespan_context(app), client:
+        async with client_of(open_local_backend(sample_path, memory="20%", threads=1)) as client:
             for start in starts:
                 part = dressed[start : start + TOGETHER]
                 queries = sample.queries[: len(part)]
                 options: dict[str, Any] = {"k": K, "list_size": LIST_SIZE}
                 answers.append(
                     (
-                        await client.search_async(queries, filters=[one for _, one, _ in part], **options),
-                        await client.search_async(queries, filters=[text for _, _, text in part], **options),
+                        await client.search(queries, filters=[one for _, one, _ in part], **options),
+                        await client.search(queries, filters=[text for _, _, text in part], **options),
                     )
                 )
         return answers
@@ -90,12 +87,8 @@ def test_the_dresses_find_the_same(
 
 def test_what_is_wrong_with_sql_is_told_with_its_place(sample_path: Path) -> None:
     async def run() -> list[tuple[int, dict[str, Any]]]:
-        app = create_app(open_local_backend(sample_path, memory="20%", threads=1))
         told = []
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
-        ):
+        async with serving(open_local_backend(sample_path, memory="20%", threads=1)) as client:
             for condition in (
                 "price < 0.5 AND",
                 "price < 0.5 AND\n colour = 1",

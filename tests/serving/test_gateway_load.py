@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.exact_gateway import JSON, SEARCH_SCOPE, VECTOR, VECTORS, checked, play
+from tests.serving.exact_gateway import JSON, SEARCH_SCOPE, VECTOR, VECTORS, checked, play, serving
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
 from velo_serving.gateway import create_app
@@ -144,11 +144,7 @@ def test_who_asks_for_all_shards_is_not_ready_without_one() -> None:
     async def run() -> None:
         for wanted, status in ((None, 200), (1, 200), (2, 200), (3, 503), (99, 503)):
             backend = backend_of(shards)
-            app = create_app(backend, ready_shards=wanted)
-            async with (
-                app.router.lifespan_context(app),
-                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
-            ):
+            async with serving(backend, ready_shards=wanted) as client:
                 answer = await client.get("/readyz")
                 assert answer.status_code == status, wanted
                 assert answer.json()["collections"] == {"things": "2/3 shards"}

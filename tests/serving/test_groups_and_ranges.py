@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import velo
+from tests.serving.exact_gateway import asked, serving
 from velo.errors import NotFiniteError, UnknownColumnError
 from velo.testing import synthetic_vectors
-from velo_serving import Client, create_app, open_local_backend
+from velo_serving import open_local_backend
 from velo_serving.routing.grouping import fill_groups, follow_ups, merge_groups, thin_groups
 from velo_serving.words.types import Answer, Hits, SearchRequest
 
@@ -47,16 +47,8 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[velo.Inde
 
 
 def ask(path: Path, method: str, *arguments: Any, body_format: Any = "json", **options: Any) -> Any:
-    async def run() -> Any:
-        app = create_app(open_local_backend(path, threads=1))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            Client("http://velo", async_transport=transport, body_format=body_format) as client,
-        ):
-            return await getattr(client, method)(*arguments, **options)
-
-    return asyncio.run(run())
+    backend = open_local_backend(path, threads=1)
+    return asked(backend, method, *arguments, client={"body_format": body_format}, **options)
 
 
 def overlap(found: Any, wanted: Any) -> float:
@@ -70,7 +62,7 @@ def test_groups_of_shards_are_those_of_the_whole(halves: Any, k: int, size: int)
     whole, sharded, queries = halves
     asked: dict[str, Any] = {"group_by": "brand", "group_size": size, **SURE}
     wanted = whole.search(queries, k, **asked)
-    found = ask(sharded, "search_async", queries, k, return_metadata=["brand"], **asked)
+    found = ask(sharded, "search", queries, k, return_metadata=["brand"], **asked)
     assert found.ids.shape == found.distances.shape == (len(queries), k, size)
     # Shards have codes of their own, so distances differ in the third digit and near ties may swap.
     assert overlap(found.groups, wanted.groups) > 0.95
@@ -91,10 +83,10 @@ def test_every_group_is_full_wherever_its_rows_lie(halves: Any) -> None:
     """Few groups of many rows: shards whose nearest groups are others are asked again."""
     _, sharded, queries = halves
     asked: dict[str, Any] = {"group_by": "brand", "group_size": 25, **SURE}
-    found = ask(sharded, "search_async", queries, 2, **asked)
+    found = ask(sharded, "search", queries, 2, **asked)
     for row, values in enumerate(found.groups):
         for place, value in enumerate(values):
-            alone = ask(sharded, "search_async", queries[row], 25, filter={"brand": value}, **SURE)
+            alone = ask(sharded, "search", queries[row], 25, filter={"brand": value}, **SURE)
             assert overlap([found.ids[row, place].tolist()], [alone.ids.tolist()]) > 0.95
 
 
@@ -102,7 +94,7 @@ def test_filters_hold_for_groups(halves: Any) -> None:
     whole, sharded, queries = halves
     for condition in ({"price": {"$lt": 0.1}}, "price < 0.1"):
         asked: dict[str, Any] = {"group_by": "brand", "group_size": 3, "filter": condition, **SURE}
-        found = ask(sharded, "search_async", queries, 5, return_metadata=["price"], **asked)
+        found = ask(sharded, "search", queries, 5, return_metadata=["price"], **asked)
         wanted = whole.search(queries, 5, **asked)
         assert overlap(found.groups, wanted.groups) > 0.95
         assert all(max(hits.column("price").to_pylist()) < 0.1 for hits in found.metadata)
@@ -110,7 +102,7 @@ def test_filters_hold_for_groups(halves: Any) -> None:
 
 def test_days_and_one_query(halves: Any) -> None:
     _, sharded, queries = halves
-    found = ask(sharded, "search_async", queries[0], 3, group_by="day", body_format="arrow")
+    found = ask(sharded, "search", queries[0], 3, group_by="day", body_format="arrow")
     assert found.ids.shape == (3, 1)
     assert all(value.startswith("2024-") for value in found.groups)
 
@@ -120,7 +112,7 @@ def test_all_within_a_radius_over_shards(halves: Any, body_format: Any) -> None:
     whole, sharded, queries = halves
     radius = float(np.median(whole.search(queries, 100, **SURE).distances))
     wanted = whole.range_search(queries, radius, **SURE)
-    found = ask(sharded, "range_search_async", queries, radius, body_format=body_format, **SURE)
+    found = ask(sharded, "range_search", queries, radius, body_format=body_format, **SURE)
     assert found.lims[-1] == len(found.ids) == len(found.distances)
     assert found.counts.tolist() == np.diff(found.lims).tolist()
     pairs = [(found[row][0].tolist(), wanted[row][0].tolist()) for row in range(len(queries))]
@@ -130,19 +122,19 @@ def test_all_within_a_radius_over_shards(halves: Any, body_format: Any) -> None:
     assert not found.limited.any()
     lims, distances, ids = found
     assert (lims is found.lims, distances is found.distances, ids is found.ids) == (True, True, True)
-    few = ask(sharded, "range_search_async", queries, 1e30, limit=7, body_format=body_format)
+    few = ask(sharded, "range_search", queries, 1e30, limit=7, body_format=body_format)
     assert few.counts.tolist() == [7] * len(queries)
     assert few.limited.all()
-    none = ask(sharded, "range_search_async", queries, -1.0, body_format=body_format)
+    none = ask(sharded, "range_search", queries, -1.0, body_format=body_format)
     assert none.counts.tolist() == [0] * len(queries)
 
 
 def test_a_radius_with_more_hits_than_one_search_brings(sample: Any, sample_path: Path) -> None:
-    found = ask(sample_path, "range_search_async", sample.queries[:1], 1e30, body_format="arrow")
+    found = ask(sample_path, "range_search", sample.queries[:1], 1e30, body_format="arrow")
     assert found.counts.tolist() == [10_000]
     assert len(set(found.ids.tolist())) == 10_000
     assert found.limited.all()
-    many = ask(sample_path, "search_async", sample.queries[:1], 6_000, body_format="arrow")
+    many = ask(sample_path, "search", sample.queries[:1], 6_000, body_format="arrow")
     assert np.shape(many.ids) == (1, 6_000)
 
 
@@ -150,7 +142,7 @@ def test_a_radius_with_a_filter_and_metadata(halves: Any) -> None:
     _, sharded, queries = halves
     found = ask(
         sharded,
-        "range_search_async",
+        "range_search",
         queries,
         1e30,
         filter="price < 0.1",
@@ -165,11 +157,7 @@ def test_answers_in_every_form(halves: Any) -> None:
     _, sharded, queries = halves
 
     async def run() -> None:
-        app = create_app(open_local_backend(sharded, threads=1))
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
-        ):
+        async with serving(open_local_backend(sharded, threads=1)) as client:
             body = {"vectors": queries[:2].tolist(), "k": 3, "group_by": "brand", "group_size": 2}
             arrow = await client.post(
                 "/v1/search", json=body, headers={"Accept": "application/vnd.apache.arrow.stream"}
@@ -203,13 +191,13 @@ def test_answers_in_every_form(halves: Any) -> None:
 def test_what_a_client_refuses_or_is_told(halves: Any) -> None:
     _, sharded, queries = halves
     with pytest.raises(TypeError, match="limit"):
-        ask(sharded, "search_async", queries, 3, limit=3)
+        ask(sharded, "search", queries, 3, limit=3)
     with pytest.raises(TypeError, match="group_by"):
-        ask(sharded, "range_search_async", queries, 3.0, group_by="brand")
+        ask(sharded, "range_search", queries, 3.0, group_by="brand")
     with pytest.raises(NotFiniteError):
-        ask(sharded, "range_search_async", queries, float("inf"))
+        ask(sharded, "range_search", queries, float("inf"))
     with pytest.raises(UnknownColumnError, match="colour"):
-        ask(sharded, "search_async", queries, 3, group_by="colour")
+        ask(sharded, "search", queries, 3, group_by="colour")
 
 
 # ---- the pure part, against a plain definition

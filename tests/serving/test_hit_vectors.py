@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tests.serving.conftest import THINGS_DIM, THINGS_SHARDS, Served
-from tests.serving.exact_gateway import ARROW, ARROW_TYPE, rows_in_arrow
+from tests.serving.exact_gateway import ARROW, ARROW_TYPE, asked, rows_in_arrow, serving
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
-from velo_serving import Client, create_app
+from velo_serving import Client
 from velo_serving.shard.look_up import look_up
 from velo_serving.wire.codec import table_of
 from velo_serving.words.errors import (
@@ -154,12 +154,7 @@ def scene(channels: list[Storing], *bodies: dict[str, Any], limits: GatewayLimit
     """Answers of a gateway over channels."""
 
     async def run() -> list[Any]:
-        app = create_app(backend_of(channels), limits=limits)
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
-        ):
+        async with serving(backend_of(channels), limits=limits) as client:
             return [await client.post("/v1/search", json=body) for body in bodies]
 
     return asyncio.run(run())
@@ -230,18 +225,10 @@ def test_the_client_reads_what_is_not_there() -> None:
     channels = [Storing(number) for number in range(2)]
     channels[0].brings = False
 
-    async def run() -> None:
-        app = create_app(backend_of(channels))
-        async with app.router.lifespan_context(app):
-            for body_format in ("json", "arrow"):
-                transport = httpx.ASGITransport(app)
-                async with Client(
-                    "http://velo", body_format=body_format, async_transport=transport
-                ) as client:
-                    found = await client.search_async([0.0] * 4, 3, return_vectors=True)
-                    assert found.vectors is not None
-                    assert np.isnan(found.vectors[[0, 2]]).all()
-                    assert found.vectors[1].tolist() == [1.0] * 4
-                    assert found.partial
-
-    asyncio.run(run())
+    for body_format in ("json", "arrow"):
+        client = {"body_format": body_format}
+        found = asked(backend_of(channels), "search", [0.0] * 4, 3, client=client, return_vectors=True)
+        assert found.vectors is not None
+        assert np.isnan(found.vectors[[0, 2]]).all()
+        assert found.vectors[1].tolist() == [1.0] * 4
+        assert found.partial

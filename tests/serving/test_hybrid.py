@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import velo
+from tests.serving.exact_gateway import asked, serving
 from velo.errors import InvalidArgumentError, UnsupportedError, VeloError
 from velo.results import fused
-from velo_serving import Client, VectorSearch, create_app, open_local_backend
+from velo_serving import VectorSearch, open_local_backend
 from velo_serving.routing import router_thread
 from velo_serving.routing.job import JobSearches
 from velo_serving.routing.router_thread import JOB_LIMITS
@@ -51,17 +51,10 @@ def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def ask(path: Path, *arguments: Any, body_format: Any = "json", **options: Any) -> Any:
-    async def run() -> Any:
-        app = create_app(open_local_backend(path, threads=1))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            Client("http://velo", async_transport=transport, body_format=body_format) as client,
-        ):
-            # The machine may be busy: an answer is whole, or an error.
-            return await client.search_async(*arguments, allow_partial=False, timeout_s=20, **options)
-
-    return asyncio.run(run())
+    # The machine may be busy: an answer is whole, or an error.
+    options = {"allow_partial": False, "timeout_s": 20, **options}
+    backend = open_local_backend(path, threads=1)
+    return asked(backend, "search", *arguments, client={"body_format": body_format}, **options)
 
 
 def fused_by_hand(path: Path, query: Any, text: str, how: Any, condition: str | None = None) -> Any:
@@ -144,11 +137,7 @@ def test_forms_of_answers(sharded: Path) -> None:
     asked: dict[str, Any] = {"vectors": vectors[:2].tolist(), "text": ["red", "moon"], "k": 4}
 
     async def run() -> None:
-        app = create_app(open_local_backend(sharded, threads=1))
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
-        ):
+        async with serving(open_local_backend(sharded, threads=1)) as client:
             path = "/v1/search"
             plain = (await client.post(path, json=asked)).json()
             assert [len(row) for row in plain["scores"]] == [4, 4]

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.serving.exact_gateway import serving
 from tests.serving.fakes import CommandedChannel, backend_of
-from velo_serving import create_app
 from velo_serving.gateway.logs import JsonLines
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -35,12 +35,7 @@ def ask(
     channels: list[CommandedChannel], *calls: dict[str, Any], slow_s: float | None
 ) -> list[httpx.Response]:
     async def run() -> list[httpx.Response]:
-        app = create_app(backend_of(channels), slow_s=slow_s)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
-        ):
+        async with serving(backend_of(channels), slow_s=slow_s) as client:
             return [await client.post("/v1/search", **call) for call in calls]
 
     return asyncio.run(run())

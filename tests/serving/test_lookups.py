@@ -14,6 +14,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import THINGS_ROWS, Served
+from tests.serving.exact_gateway import serving
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import (
     FilterError,
@@ -22,7 +23,7 @@ from velo.errors import (
     UnknownIdError,
     UnsupportedError,
 )
-from velo_serving import Client, create_app
+from velo_serving import Client
 from velo_serving.words.errors import NoShardAnsweredError, ShardUnavailableError
 
 
@@ -79,7 +80,7 @@ def test_rows_are_those_of_the_library(client: Client, things_path: Path) -> Non
 
 
 def test_rows_travel_as_json_and_as_arrow(client: Client) -> None:
-    url = f"{client._url}/v1/collections/things"
+    url = f"{client._settings.url}/v1/collections/things"
     told = httpx.post(f"{url}/get", json={"ids": [3]}).json()
     assert told["rows"] == [{"id": 3, "color": "c3", "size": 3, "vector": 3}]
     assert (told["shards_answered"], told["partial"]) == (3, False)
@@ -148,7 +149,7 @@ def test_every_shard_explains_itself(client: Client, things_vectors: np.ndarray)
     assert [one["n"] for one in told] == [100, 100, 100]
     assert sum(one["matches"] for one in told) == THINGS_ROWS / 5
     with pytest.raises(InvalidArgumentError, match="collection"):
-        Client(client._url).explain(things_vectors[3])
+        Client(client._settings.url).explain(things_vectors[3])
 
 
 def test_awaited_they_answer_the_same(
@@ -177,12 +178,7 @@ def test_a_missing_shard_is_told_or_an_error() -> None:
     async def run() -> None:
         channels = [CommandedChannel(number) for number in range(3)]
         channels[1].say = channels[1].raises(ShardUnavailableError("it is off"))
-        app = create_app(backend_of(channels))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport) as asking,
-        ):
+        async with serving(backend_of(channels)) as asking:
             told = (await asking.post("/v1/collections/things/count", json={})).json()
             assert told["count"] == 2
             assert (told["shards_answered"], told["partial"]) == (2, True)

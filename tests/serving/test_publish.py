@@ -20,6 +20,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import children
+from tests.serving.exact_gateway import serving as in_process
 from tests.serving.fakes import CommandedChannel, backend_of
 from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
@@ -338,14 +339,10 @@ def test_a_path_that_is_none_is_refused(tmp_path: Path, path: str) -> None:
     velo.build(tmp_path / "one.velo", np.eye(8), threads=1, calibrate=False).close()
     keys = tmp_path / "keys.txt"
     keys.write_text(f"admin {'k' * 20}\n")
-    app = create_app(open_local_backend(tmp_path / "one.velo", threads=1), access=Access(str(keys)))
 
     async def run() -> None:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
-        ):
+        backend = open_local_backend(tmp_path / "one.velo", threads=1)
+        async with in_process(backend, access=Access(str(keys))) as client:
             answer = await client.post(
                 "/v1/collections/one/publish",
                 json={"path": path, "version": "2"},

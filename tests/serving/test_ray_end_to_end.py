@@ -10,20 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, PATIENT, RAY_MARKS, SHARDS, Served, local_answer
+from tests.serving.exact_gateway import client_of, serving
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
-from velo_serving import Access, Client, ClusterSearch, VectorSearch, create_app
+from velo_serving import Access, AsyncClient, Client, ClusterSearch, VectorSearch
 from velo_serving.on_ray.actors import places_of, ray
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.places.records import Place
@@ -53,20 +53,9 @@ def cluster(local_ray: None, sharded_path: Path) -> Iterator[Cluster]:
         yield started
 
 
-@asynccontextmanager
-async def gateway(cluster: Cluster) -> AsyncIterator[Client]:
+def gateway(cluster: Cluster) -> AbstractAsyncContextManager[AsyncClient]:
     """A client of a gateway over the cluster, in this event loop."""
-    app = create_app(cluster.backend(limits=PATIENT))
-    async with (
-        app.router.lifespan_context(app),
-        Client(
-            "http://velo",
-            collection=cluster.collection.name,
-            async_transport=httpx.ASGITransport(app),
-            retries=0,
-        ) as client,
-    ):
-        yield client
+    return client_of(cluster.backend(limits=PATIENT), collection=cluster.collection.name, retries=0)
 
 
 def test_four_shards_answer_as_one_merged_local_search(
@@ -79,13 +68,13 @@ def test_four_shards_answer_as_one_merged_local_search(
 
     async def run() -> None:
         async with gateway(cluster) as client:
-            whole = await client.search_async(sharded_queries, k=10, list_size=LIST_SIZE)
+            whole = await client.search(sharded_queries, k=10, list_size=LIST_SIZE)
             assert np.array_equal(whole.ids, expected.ids)
             assert np.array_equal(whole.distances, expected.distances)
             assert (whole.shards_answered, whole.shards_total, whole.partial) == (SHARDS, SHARDS, False)
             # One by one and all at once: the answers stay the same.
             singles = await asyncio.gather(
-                *(client.search_async(query, k=10, list_size=LIST_SIZE) for query in sharded_queries)
+                *(client.search(query, k=10, list_size=LIST_SIZE) for query in sharded_queries)
             )
             assert np.array_equal(np.stack([one.ids for one in singles]), expected.ids)
 
@@ -134,7 +123,7 @@ def test_filters_and_metadata_through_ray(
 
     async def run() -> None:
         async with gateway(cluster) as client:
-            answer = await client.search_async(
+            answer = await client.search(
                 sharded_queries,
                 k=5,
                 list_size=LIST_SIZE,
@@ -145,7 +134,7 @@ def test_filters_and_metadata_through_ray(
             assert [one.to_pylist() for one in answer.metadata] == expected.metadata
             assert all(row["uniform10"] in (2, 5) for one in answer.metadata[1::2] for row in one.to_pylist())
             with pytest.raises(UnknownColumnError, match="colour"):
-                await client.search_async(sharded_queries, filter={"colour": 1})
+                await client.search(sharded_queries, filter={"colour": 1})
 
     asyncio.run(run())
     with pytest.raises(UnknownColumnError, match="colour"):
@@ -171,7 +160,7 @@ def test_vectors_of_hits_through_ray(local_ray: None, tmp_path: Path) -> None:
         async with gateway(cluster) as client:
             for more in ({"k": 5}, {"k": 3, "group_by": "color", "group_size": 2}):
                 found = await asyncio.to_thread(cluster.search, vectors[:4], **more, **options)
-                asked = await client.search_async(vectors[:4], **more, **options)
+                asked = await client.search(vectors[:4], **more, **options)
                 assert type(found) is type(asked)
                 assert found.vectors is not None
                 assert asked.vectors is not None
@@ -263,12 +252,12 @@ def test_a_killed_actor_makes_answers_partial_until_ray_has_restarted_it(
 
     async def run() -> None:
         async with gateway(cluster) as client:
-            assert (await client.search_async(queries, k=10, list_size=LIST_SIZE)).shards_answered == SHARDS
+            assert (await client.search(queries, k=10, list_size=LIST_SIZE)).shards_answered == SHARDS
             ray.kill(cluster.actors[2], no_restart=False)
             seen: list[Any] = []
             end = time.monotonic() + RECOVERY_S
             while time.monotonic() < end:
-                answer = await client.search_async(queries, k=10, list_size=LIST_SIZE)
+                answer = await client.search(queries, k=10, list_size=LIST_SIZE)
                 seen.append(answer)
                 if len(seen) > 1 and answer.shards_answered == SHARDS and seen[-2].shards_answered < SHARDS:
                     break
@@ -338,7 +327,7 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
         async def load(client: Client) -> None:
             while not over.is_set():
                 for body in ("json", "arrow"):
-                    answer = await client.search_async(sharded_queries[:8], k=10)
+                    answer = await client.search(sharded_queries[:8], k=10)
                     assert not answer.partial, (body, answer.failures)
                     seen.append({"new" if one >= 1000 else "old" for row in answer.ids for one in row})
                 await asyncio.sleep(0.01)
@@ -354,7 +343,7 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
             assert all(len(versions) == 1 for versions in seen), "an answer of two versions"
             assert {"old"} in seen
             assert seen[-1] == {"new"}
-            assert (await one.info_async())["version"] == "2026-11"
+            assert (await one.info())["version"] == "2026-11"
             # The former actors are gone, and both gateways have left them before.
             assert {place.generation for place in places_of("books")} == {2}
             assert elsewhere.collection.version == "2026-11"
@@ -365,12 +354,12 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
             with pytest.raises(VeloError):
                 elsewhere.publish(tmp_path / "broken", "2026-12")
             assert {place.generation for place in places_of("books")} == {2}
-            assert (await one.search_async(sharded_queries[0], k=1)).ids[0] >= 1000
+            assert (await one.search(sharded_queries[0], k=1)).ids[0] >= 1000
             # A replica dies: the other one answers, and no answer is partial.
-            victim = (await one.info_async())["shards"][0]
+            victim = (await one.info())["shards"][0]
             os.kill(victim["pid"], signal.SIGKILL)
             for _ in range(40):
-                assert not (await one.search_async(sharded_queries[0], k=1)).partial
+                assert not (await one.search(sharded_queries[0], k=1)).partial
                 await asyncio.sleep(0.01)
         assert Cluster.connect("books").collection.version == "2026-11"
 
@@ -392,13 +381,8 @@ def test_a_gateway_over_actors_publishes(
     )
 
     async def run(owner: Cluster) -> None:
-        app = create_app(owner.backend(limits=PATIENT), access=Access(str(keys)))
-        head = {"Authorization": "Bearer admin-key-0123456789"}
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://velo", headers=head, timeout=60) as http,
-        ):
+        async with serving(owner.backend(limits=PATIENT), access=Access(str(keys))) as http:
+            http.headers["Authorization"] = "Bearer admin-key-0123456789"
             path = f"/v1/collections/{owner.collection.name}"
             told = await http.post(f"{path}/publish", json={"path": str(second), "version": "two"})
             assert told.status_code == 200, told.text
@@ -427,7 +411,7 @@ def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: No
     async def run(cluster: Cluster) -> None:
         async with gateway(cluster) as one:
             names = [f"new-{row}" for row in range(20)]
-            done = await one.upsert_async(vectors[:20] + 1, names, request="first")
+            done = await one.upsert(vectors[:20] + 1, names, request="first")
             assert (done.rows, done.replaced, done.repeated) == (20, 0, False)
             for actor in cluster.actors:
                 victim = await actor.health.remote()
@@ -435,16 +419,16 @@ def test_actors_write_and_have_what_they_acknowledged_after_a_kill(local_ray: No
             end = time.monotonic() + RECOVERY_S
             while True:  # Ray starts them again; the same call is not done twice
                 try:
-                    again = await one.upsert_async(vectors[:20] + 1, names, request="first")
+                    again = await one.upsert(vectors[:20] + 1, names, request="first")
                     break
                 except VeloError:
                     assert time.monotonic() < end, "the actors did not come back"
                     await asyncio.sleep(0.1)
             assert again.repeated
-            found = await one.search_async(vectors[:20] + 1, k=1, recall=1.0)
+            found = await one.search(vectors[:20] + 1, k=1, recall=1.0)
             assert [row[0] for row in found.ids.tolist()] == names
-            assert (await one.delete_async([*names, "n1"])).rows == 21
-            assert (await one.search_async(vectors[1], k=1, recall=1.0)).ids[0] != "n1"
+            assert (await one.delete([*names, "n1"])).rows == 21
+            assert (await one.search(vectors[1], k=1, recall=1.0)).ids[0] != "n1"
 
     with Cluster.start(path, writable=True, threads=1) as cluster:
         asyncio.run(run(cluster))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ import pytest
 
 import velo
 from tests.serving.conftest import PATIENT, RAY_MARKS
-from velo_serving import Client, create_app
+from tests.serving.exact_gateway import serving
+from velo_serving import Client
 from velo_serving.on_ray.actors import ray, ray_session
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.routing.backend import Backend
@@ -104,17 +105,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return velo.build_collection(folder / "photos.velo", VECTORS, shards=SHARDS, calibrate=False, threads=1)
 
 
-@contextlib.asynccontextmanager
-async def gateway(backend: Backend) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(backend)
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://velo", timeout=60) as client,
-    ):
-        yield client
-
-
 async def ask(client: httpx.AsyncClient, row: int) -> httpx.Response:
     """Search for a row by its own vector, and be answered in time."""
     body = {"vector": VECTORS[row].tolist(), "k": 1, "list_size": 100, "timeout_ms": 1000 * DEADLINE_S}
@@ -155,7 +145,7 @@ def test_a_node_that_is_lost_is_answered_for_and_comes_back(nodes: Nodes, path: 
 
     async def run(cluster: Cluster) -> None:
         backend = cluster.backend(limits=PATIENT)
-        async with gateway(backend) as client:
+        async with serving(backend) as client:
             await until_up(backend, 2 * SHARDS)
             await lose(client, 0)
             await until_up(backend, SHARDS)

@@ -9,14 +9,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import velo
+from tests.serving.exact_gateway import asked, serving
 from velo.errors import CorruptIndexError, DimensionMismatchError, VeloError
-from velo_serving import Client, VectorSearch, create_app, open_local_backend, read_collection
+from velo_serving import VectorSearch, open_local_backend, read_collection
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.shard.shard import Shard
@@ -62,21 +62,8 @@ def ask(
     **options: Any,
 ) -> Any:
     """One search through the gateway and the client."""
-
-    async def run() -> Any:
-        app = create_app(backend)
-        async with (
-            app.router.lifespan_context(app),
-            Client(
-                "http://velo",
-                collection=collection,
-                body_format=body_format,
-                async_transport=httpx.ASGITransport(app),
-            ) as client,
-        ):
-            return await client.search_async(*arguments, **options)
-
-    return asyncio.run(run())
+    client = {"collection": collection, "body_format": body_format}
+    return asked(backend, "search", *arguments, client=client, **options)
 
 
 def nearest(vectors: np.ndarray, queries: np.ndarray, k: int) -> list[list[str]]:
@@ -183,12 +170,7 @@ def test_shards_of_one_machine_share_its_cores(named: Path, vectors: np.ndarray,
             shard.close()
 
     async def run() -> None:
-        app = create_app(open_local_backend([named, tmp_path / "single.velo"]))
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport) as client,
-        ):
+        async with serving(open_local_backend([named, tmp_path / "single.velo"])) as client:
             told = (await client.get("/v1/collections/single")).json()["shards"]
             assert [one["threads"] for one in told] == [max(1, cores // 4)]
 

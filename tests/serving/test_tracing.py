@@ -24,7 +24,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 import velo_serving
 from tests.serving.fakes import CommandedChannel, backend_of
 from tests.serving.test_writes import serving
-from velo_serving import create_app
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -35,11 +34,7 @@ def spans_of(ask: Any, channels: list[CommandedChannel]) -> tuple[ReadableSpan, 
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
     async def run() -> None:
-        app = create_app(backend_of(channels), tracer_provider=provider)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://velo") as client,
-        ):
+        async with serving(backend_of(channels), tracer_provider=provider) as client:
             await ask(client)
 
     asyncio.run(run())

@@ -16,11 +16,12 @@ import pytest
 
 import velo
 from tests.serving.conftest import THINGS_DIM, THINGS_ROWS, Served
+from tests.serving.exact_gateway import serving
 from tests.serving.test_access import READ, write_keys
 from tests.serving.test_serve_command import command
 from tests.serving.text_vectors import ROWS, VECTORS, embed, model
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnsupportedError
-from velo_serving import create_app, open_local_backend
+from velo_serving import open_local_backend
 from velo_serving.gateway.access import Access
 from velo_serving.gateway.window.directions import Directions
 from velo_serving.gateway.window.embedding import WAITING_MAX, Embedding, load_embedding
@@ -49,12 +50,7 @@ def asking(
     """Play a scene with an app over an index."""
 
     async def run() -> None:
-        app = create_app(open_local_backend(path, threads=1, writable=True), **options)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport, timeout=60) as client,
-        ):
+        async with serving(open_local_backend(path, threads=1, writable=True), **options) as client:
             await scene(client)
 
     asyncio.run(run())

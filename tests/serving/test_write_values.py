@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.exact_gateway import ARROW_TYPE, checked, exact_backend, play
+from tests.serving.exact_gateway import ARROW_TYPE, checked, client_of, exact_backend, play, serving
 from velo.errors import InvalidArgumentError
-from velo_serving import Access, Client, create_app
+from velo_serving import Access
 from velo_serving.gateway.bodies import table_of_arrow
 from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.wire.codec import is_compressed, table_of
@@ -200,20 +200,15 @@ def test_plain_arrow_is_told_from_compressed_and_from_nonsense(random: np.random
 def test_one_id_is_one_row_and_a_name_is_text(tmp_path: Path) -> None:
     async def run() -> None:
         backend = open_local_backend(path, writable=True, durability="process", threads=1)
-        app = create_app(backend)
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            Client("http://velo", collection="named", async_transport=transport) as client,
-        ):
-            await client.insert_async(np.eye(2), ["row", "r"])
-            assert (await client.get_async("row")).to_pylist() == [{"id": "row"}]
-            assert (await client.get_async(["r", "o"], unknown="skip")).to_pylist() == [{"id": "r"}]
+        async with client_of(backend, collection="named") as client:
+            await client.insert(np.eye(2), ["row", "r"])
+            assert (await client.get("row")).to_pylist() == [{"id": "row"}]
+            assert (await client.get(["r", "o"], unknown="skip")).to_pylist() == [{"id": "r"}]
             for wrong in ("\ud800", 5):
                 with pytest.raises(InvalidArgumentError, match="request") as told:
-                    await client.upsert_async(np.eye(2), ["a", "b"], request=wrong)  # type: ignore[arg-type]
+                    await client.upsert(np.eye(2), ["a", "b"], request=wrong)  # type: ignore[arg-type]
                 assert told.value.argument == "request"
-            assert await client.count_async() == 2
+            assert await client.count() == 2
 
     path = tmp_path / "named.velo"
     velo.create(path, dim=2).close()
@@ -240,15 +235,11 @@ def test_a_device_that_fails_is_no_fault_of_the_request(tmp_path: Path) -> None:
     velo.build(tmp_path / "one.velo", np.eye(8), threads=1, calibrate=False).close()
     keys = tmp_path / "keys.txt"
     keys.write_text(f"admin {'k' * 20}\n")
-    app = create_app(open_local_backend(tmp_path / "one.velo", threads=1), access=Access(str(keys)))
 
     async def run() -> None:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        headers = {"Authorization": f"Bearer {'k' * 20}"}
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(base_url="http://velo", transport=transport, headers=headers) as client,
-        ):
+        backend = open_local_backend(tmp_path / "one.velo", threads=1)
+        async with serving(backend, access=Access(str(keys))) as client:
+            client.headers["Authorization"] = f"Bearer {'k' * 20}"
             asked = {"path": str(tmp_path / "one.velo"), "version": "2"}
             await asyncio.to_thread(int)  # so that the thread that reads is there
             free = os.dup(0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,10 @@ from velo_serving.client.calls import (
     written,
 )
 from velo_serving.wire.codec import stream_of
-from velo_serving.words.types import FilterForm
+from velo_serving.words.requests import EffortKeywords, FilterForm, shows_effort
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Requests"]
 
@@ -55,6 +58,7 @@ class Requests(ABC):
     # ---- searches ----
 
     @hinted
+    @shows_effort
     def search(
         self,
         queries: npt.ArrayLike | None = None,
@@ -63,9 +67,6 @@ class Requests(ABC):
         ids: Sequence[int] | Sequence[str] | int | str | None = None,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         group_by: str | None = None,
@@ -74,6 +75,7 @@ class Requests(ABC):
         fusion: Fusion | Literal["rrf", "weighted"] | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
+        **effort: Unpack[EffortKeywords],
     ) -> SearchResult:
         """Find the k nearest vectors of each query.
 
@@ -88,8 +90,6 @@ class Requests(ABC):
             Restricts every query: conditions, or SQL text.
         filters : sequence of dict, str or None, optional
             A filter for each query, in their order.
-        recall, list_size, exact
-            As in ``velo.Index.search``.
         return_metadata : sequence of str or True, optional
             Columns to bring with the hits; True for all.
         return_vectors : bool
@@ -108,6 +108,8 @@ class Requests(ABC):
             Deadline of this search at the server; default: the server's.
         allow_partial : bool
             False: an answer without some shard is an error.
+        **effort
+            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -128,9 +130,6 @@ class Requests(ABC):
             ids=ids,
             filter=filter,
             filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             group_by=group_by,
@@ -139,10 +138,12 @@ class Requests(ABC):
             fusion=fusion_field(fusion),
             timeout_s=timeout_s,
             allow_partial=allow_partial,
+            **effort,
         )
         return self._send(call)
 
     @hinted
+    @shows_effort
     def range_search(
         self,
         queries: npt.ArrayLike | None,
@@ -151,14 +152,12 @@ class Requests(ABC):
         ids: Sequence[int] | Sequence[str] | int | str | None = None,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
         filters: Sequence[FilterForm | None] | None = None,
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         return_metadata: Sequence[str] | bool | None = None,
         return_vectors: bool = False,
         limit: int | None = None,
         timeout_s: float | None = None,
         allow_partial: bool = True,
+        **effort: Unpack[EffortKeywords],
     ) -> RangeResult:
         """Find all vectors within a distance of each query, as ``velo.Index.range_search`` does.
 
@@ -167,12 +166,14 @@ class Requests(ABC):
         queries : array of shape (query_count, dim) or (dim,)
             None with `ids`.
         radius : float
-        ids, filter, filters, recall, list_size, exact, return_metadata, return_vectors :
+        ids, filter, filters, return_metadata, return_vectors :
             As for ``search``.
         limit : int, optional
             Hits of a query at most; default: as many as the server allows.
         timeout_s, allow_partial :
             As for ``search``.
+        **effort
+            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -186,14 +187,12 @@ class Requests(ABC):
             ids=ids,
             filter=filter,
             filters=filters,
-            recall=recall,
-            list_size=list_size,
-            exact=exact,
             return_metadata=return_metadata,
             return_vectors=return_vectors,
             limit=limit,
             timeout_s=timeout_s,
             allow_partial=allow_partial,
+            **effort,
         )
         return self._send(call)
 
@@ -313,16 +312,15 @@ class Requests(ABC):
         return self._send(for_rows(self._target.path("rows"), fields))
 
     @hinted
+    @shows_effort
     def explain(
         self,
         query: npt.ArrayLike,
         k: int = 10,
         *,
         filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.explain
-        recall: float | None = None,
-        list_size: int | None = None,
-        exact: bool | None = None,
         timeout_s: float | None = None,
+        **effort: Unpack[EffortKeywords],
     ) -> list[dict[str, Any]]:
         """Run one query and tell how each shard answered it.
 
@@ -331,10 +329,10 @@ class Requests(ABC):
         query : array of shape (dim,)
         k : int
         filter : dict or str, optional
-        recall, list_size, exact :
-            As in ``velo.Index.search``.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
+        **effort
+            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -345,9 +343,7 @@ class Requests(ABC):
             "vector": np.asarray(query, np.float32).tolist(),
             "k": k,
             "filter": filter,
-            "recall": recall,
-            "list_size": list_size,
-            "exact": exact,
+            **effort,
             "timeout_s": timeout_s,
         }
         return self._send(json_call(self._target.path("explain"), fields, itemgetter("shards")))

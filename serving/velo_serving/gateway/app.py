@@ -57,7 +57,7 @@ from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.requests import NOT_IN_ARROW, SearchBody
+from velo_serving.words.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.words.types import Answer, SearchRequest
 from velo_serving.words.warm import import_pandas
 
@@ -356,8 +356,6 @@ class _Gate:
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))
         body = await self._body(request)
-        if body is None:
-            return Response(status_code=400)  # nobody reads it
         arrived = time.perf_counter()
         with self._admitted(), served.hold() as now:
             return await self._answer(request, now, media_type, body, started, arrived)
@@ -366,8 +364,6 @@ class _Gate:
         """Answer what needs no search: its body is JSON, and so is its answer, or Arrow where it has rows."""
         _media_type(request, (bodies.JSON,))
         body = await self._body(request)
-        if body is None:
-            return Response(status_code=400)  # nobody reads it
         answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         with self._admitted(), served.hold() as now:
             looked = await lookup(body, now, self._limits)
@@ -380,8 +376,6 @@ class _Gate:
         started = time.perf_counter()
         media_type = _media_type(request, route.media_types)
         body = await self._body(request)
-        if body is None:
-            return Response(status_code=400)  # nobody reads it
         pairs = request.query_params.multi_items()
         with self._admitted(), self._room_for(len(body)), served.hold() as now:
             work = route.work(media_type, body, pairs, now, self._limits, started)
@@ -396,8 +390,6 @@ class _Gate:
         """Do something to a collection; a client that hangs up does not undo it."""
         media_type = _media_type(request, media_types)
         body = await self._body(request)
-        if body is None:
-            return Response(status_code=400)  # nobody reads it
         return _json(await asyncio.shield(asyncio.ensure_future(work(media_type, body))))
 
     @contextmanager
@@ -411,14 +403,11 @@ class _Gate:
         finally:
             self._bytes_written -= size
 
-    async def _body(self, request: Request) -> bytes | None:
-        """The body, or None where the client is gone."""
+    async def _body(self, request: Request) -> bytes:
         try:
             return await asyncio.wait_for(self._read(request), self._limits.body_read_s)
         except (asyncio.TimeoutError, TimeoutError):
             raise BodyTimeoutError(f"the body did not arrive within {self._limits.body_read_s:g} s") from None
-        except ClientDisconnect:
-            return None
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
@@ -451,13 +440,9 @@ class _Gate:
             queries=len(parsed.queries),
             k=parsed.k,
             filters=0 if parsed.filters is None else len(parsed.filters),
-            recall=parsed.recall,
-            list_size=parsed.list_size,
-            exact=parsed.exact,
+            **effort_of(parsed),
         )
         answer = await _unless_gone(request, _search(now, parsed))
-        if answer is None:
-            return Response(status_code=400)  # nobody reads it
         note(
             reads=answer.hits.reads, shards_answered=answer.shards_answered, shards_total=answer.shards_total
         )
@@ -513,8 +498,8 @@ def _media_type(request: Request, read: Sequence[str]) -> str:
     return media_type
 
 
-async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer | None:
-    """Wait for an answer as long as somebody waits for it; a client that hangs up ends its search."""
+async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer:
+    """Wait for an answer as long as the client waits for it; where it hangs up, its search ends."""
     search = asyncio.ensure_future(searching)
     gone: asyncio.Future[Any] | None = None
     try:
@@ -523,7 +508,9 @@ async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer])
             # The body is here, so what comes next is that the client leaves, or nothing.
             gone = asyncio.ensure_future(request.receive())
             await asyncio.wait({search, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return search.result() if search.done() else None
+        if not search.done():
+            raise ClientDisconnect
+        return search.result()
     finally:
         for one in (search, gone):
             if one is not None and not one.done():

@@ -139,15 +139,12 @@ def _json_of(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        place: dict[str, Any] = {"path": "filter"}
+        place: dict[str, Any] = {}
         if isinstance(error, json.JSONDecodeError):
-            place |= {"line": error.lineno, "column": error.colno, "byte": error.pos}
+            place = {"line": error.lineno, "column": error.colno, "byte": error.pos}
+        message = f"the filter is not JSON: {error}"
         raise RequestError(
-            f"the filter is not JSON: {error}",
-            status=400,
-            argument="filter",
-            place=place,
-            kind="MalformedBodyError",
+            message, status=400, path="filter", place=place, kind="MalformedBodyError"
         ) from None
 
 
@@ -169,8 +166,7 @@ def _queries_of(asked: SearchBody, dim: int) -> Float32Matrix:
             path = name if name == "vector" else f"{name}[{place}]"
             raise RequestError(
                 f"{path} has {len(row)} numbers, the collection has {dim} dimensions",
-                argument=name,
-                place={"path": path},
+                path=path,
                 kind="DimensionMismatchError",
             )
     with np.errstate(over="ignore"):
@@ -234,11 +230,7 @@ def _request(
     group_size = options.group_size or 1
     if k * group_size > limits.k_max:
         request_text = f"{k}" if group_size == 1 else f"{k} groups of {group_size}"
-        raise RequestError(
-            f"{name}: {request_text} is above the limit of {limits.k_max}",
-            argument=name,
-            place={"path": name},
-        )
+        raise RequestError(f"{name}: {request_text} is above the limit of {limits.k_max}", path=name)
     if count * k * group_size > limits.hits_max:
         raise BodyTooLargeError(
             f"{count} vectors with {name} = {k} are above the limit of {limits.hits_max} hits", argument=name
@@ -283,11 +275,7 @@ def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> N
     if fusion.depth is None:
         return
     if depth > limits.k_max:
-        raise RequestError(
-            f"fusion.depth: {depth} is above the limit of {limits.k_max}",
-            argument="fusion",
-            place={"path": "fusion.depth"},
-        )
+        raise RequestError(f"fusion.depth: {depth} is above the limit of {limits.k_max}", path="fusion.depth")
     if count * depth > limits.hits_max:
         raise BodyTooLargeError(
             f"{count} vectors with a depth of {depth} are above the limit of {limits.hits_max} hits",
@@ -300,9 +288,7 @@ def _check_texts(texts: Sequence[str]) -> None:
     for place, one in enumerate(texts):
         if len(one) > _TEXT_MAX:
             raise RequestError(
-                f"text[{place}] has {len(one)} characters, of {_TEXT_MAX} at most",
-                argument="text",
-                place={"path": f"text[{place}]"},
+                f"text[{place}] has {len(one)} characters, of {_TEXT_MAX} at most", path=f"text[{place}]"
             )
 
 
@@ -327,12 +313,7 @@ def _matrix_of_arrow(
     for name in ("vector", "filter"):
         count = table.column_names.count(name)
         if count > 1:
-            raise RequestError(
-                f"the Arrow stream has {count} columns {name!r}",
-                status=400,
-                argument=name,
-                place={"path": name},
-            )
+            raise RequestError(f"the Arrow stream has {count} columns {name!r}", status=400, path=name)
     matrix = _float32(array_of_arrow(table.column("vector")))
     if "filter" not in table.column_names:
         return matrix, None

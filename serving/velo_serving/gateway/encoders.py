@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from velo_serving.gateway.bodies import JSON
 from velo_serving.wire.codec import stream_of
 from velo_serving.words.errors import NotAcceptableError
+from velo_serving.words.hits import costs_of
 from velo_serving.words.types import Answer
 
 __all__ = ["choose_type", "encoded"]
@@ -57,12 +58,7 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
         "shards_answered": answer.shards_answered,
         "shards_total": answer.shards_total,
         "partial": answer.partial,
-        "stats": {
-            "reads": answer.hits.reads,
-            "bytes_read": answer.hits.bytes_read,
-            "shared_reads": answer.hits.shared_reads,
-            "cache_hits": answer.hits.cache_hits,
-        },
+        "stats": costs_of([answer.hits]),
     }
     if answer.version:
         status["version"] = answer.version

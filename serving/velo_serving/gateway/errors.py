@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from velo import errors as velo_errors
 from velo.errors import VeloError
@@ -23,12 +24,16 @@ log = logging.getLogger("velo_serving")
 
 
 class RequestError(serving_errors.ServingError):
-    """A request that was refused before any shard saw it.
+    """A request that is refused before any shard sees it.
 
-    Attributes
+    Parameters
     ----------
+    path : str
+        Of the field; its head is the argument.
     place : Mapping or None
-        Where in the request: ``line``, ``column`` and ``byte``, or ``path``, or ``query``.
+        Where else in the request: ``line``, ``column`` and ``byte``, or ``query``.
+    kind : str
+        The class that a client raises.
     """
 
     def __init__(
@@ -36,13 +41,14 @@ class RequestError(serving_errors.ServingError):
         message: str = "",
         *,
         status: int = 422,
+        path: str = "",
         argument: str | None = None,
         place: Mapping[str, Any] | None = None,
         kind: str = "RequestError",
     ) -> None:
-        super().__init__(message, argument=argument)
+        super().__init__(message, argument=argument or re.split(r"[.\[]", path)[0] or None)
         self.status = status
-        self.place = place
+        self.place = ({"path": path} if path else {}) | dict(place or {})
         self.kind = kind
 
 
@@ -133,8 +139,8 @@ def error_response(error: BaseException) -> Response:
             body["position"] = (place or {"path": "$"}) | ({} if error.row is None else {"query": error.row})
     if isinstance(error, RequestError):
         body["type"] = error.kind
-        if error.place is not None:
-            body["position"] = dict(error.place)
+        if error.place:
+            body["position"] = error.place
     return _response(body, status, headers)
 
 
@@ -160,6 +166,10 @@ def install(app: FastAPI) -> None:
         message = f"{request.method} {request.url.path}: {error.detail}"
         return _response({"type": kind, "message": message}, error.status_code, error.headers)
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=400)  # nobody reads it
+
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(VeloError, ours)
     app.add_exception_handler(HTTPException, routing)
     app.add_exception_handler(Exception, ours)

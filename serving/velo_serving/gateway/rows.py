@@ -144,8 +144,7 @@ def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body
         raise RequestError(
             f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
             status=413,
-            argument="filter",
-            place={"path": "filter"},
+            path="filter",
             kind="BodyTooLargeError",
         )
     check_filter(condition, "filter")
@@ -157,8 +156,7 @@ def check_dim(vector: Sequence[float], dim: int) -> None:
     if len(vector) != dim:
         raise RequestError(
             f"vector has {len(vector)} numbers, the collection has {dim} dimensions",
-            argument="vector",
-            place={"path": "vector"},
+            path="vector",
             kind="DimensionMismatchError",
         )
 

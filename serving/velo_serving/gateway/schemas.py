@@ -83,7 +83,7 @@ def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise RequestError(f"{name} is given twice", argument=name, place={"path": name})
+            raise RequestError(f"{name} is given twice", path=name)
         fields[name] = value
     try:
         return msgspec.convert(fields, model, strict=False)
@@ -125,10 +125,7 @@ def _refusal(fault: str) -> RequestError:
     kind = next((kind for part, kind in _KINDS.items() if part in message), "RequestError")
     message = re.sub("`([^`]*)`", _in_words, message)
     return RequestError(
-        f"{path}: {message[:1].lower()}{message[1:]}" if path else message,
-        argument=re.split(r"[.\[]", path)[0] or None,
-        place={"path": path} if path else None,
-        kind=kind,
+        f"{path}: {message[:1].lower()}{message[1:]}" if path else message, path=path, kind=kind
     )
 
 
@@ -161,24 +158,17 @@ def check_filter(condition: FilterForm | None, path: str) -> None:
     """
     if condition is None:
         return
-    argument = path.partition("[")[0]
     for where, value in _leaves(condition, path):
         if isinstance(value, float) and not math.isfinite(value):
-            raise RequestError(
-                f"{where} is not a finite number",
-                status=400,
-                argument=argument,
-                place={"path": where},
-                kind="FilterError",
-            )
+            raise RequestError(f"{where} is not a finite number", status=400, path=where, kind="FilterError")
     try:
         _ = from_sql(condition) if isinstance(condition, str) else from_dict(condition)
     except FilterError as error:
         raise RequestError(
             f"{path}: {error.message}",
             status=400,
-            argument=argument,
-            place=filter_place(error.message, path) or {"path": path},
+            path=path,
+            place=filter_place(error.message, path),
             kind=type(error).__name__,
         ) from None
 

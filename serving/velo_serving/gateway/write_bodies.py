@@ -252,8 +252,7 @@ def _matrix(given: Sequence[Sequence[float]], dim: int, dtype: np.dtype[Any]) ->
         if len(row) != dim:
             raise RequestError(
                 f"vectors[{place}] has {len(row)} numbers, the collection has {dim} dimensions",
-                argument="vectors",
-                place={"path": f"vectors[{place}]"},
+                path=f"vectors[{place}]",
                 kind="DimensionMismatchError",
             )
     exact = np.array(given, np.float64).reshape(len(given), dim)

@@ -11,7 +11,7 @@ from velo.types import FusionName
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.vector_search import BatchStep
 from velo_serving.words.errors import NoShardAnsweredError
-from velo_serving.words.requests import Effort, EffortKeywords, effort_of
+from velo_serving.words.requests import EffortKeywords, shows_effort
 from velo_serving.words.types import FilterForm, Float32Matrix, Hits
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ClusterSearch(BatchStep):
         `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
     """
 
+    @shows_effort
     def __init__(
         self,
         name: str,
@@ -55,8 +56,7 @@ class ClusterSearch(BatchStep):
         timeout_s: float = 60.0,
         **effort: Unpack[EffortKeywords],
     ) -> None:
-        asked = effort_of(Effort(**effort))
-        super().__init__(column, k, text, fusion, filter=filter, timeout_s=timeout_s, **asked)
+        super().__init__(column, k, text, fusion, filter=filter, timeout_s=timeout_s, **effort)
         self._cluster = Cluster.connect(name)
         self._dim = self._cluster.records[0].dim
 

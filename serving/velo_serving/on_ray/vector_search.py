@@ -19,7 +19,7 @@ from velo_serving.routing.hybrid import search_by
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.routing.merge import merge_top_k
 from velo_serving.shard.shard import Shard
-from velo_serving.words.requests import Effort, EffortKeywords, effort_of
+from velo_serving.words.requests import EffortKeywords, shows_effort
 from velo_serving.words.types import Answer, Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class VectorSearch(BatchStep):
     >>> step.close()
     """
 
+    @shows_effort
     def __init__(
         self,
         path: str | Path,
@@ -163,7 +164,7 @@ class VectorSearch(BatchStep):
         **effort: Unpack[EffortKeywords],
     ) -> None:
         filters = None if filter is None else (filter,)
-        super().__init__(column, k, text, fusion, filters=filters, **effort_of(Effort(**effort)))
+        super().__init__(column, k, text, fusion, filters=filters, **effort)
         collection = read_collection(path)
         self._shards: list[Shard] = open_shards(collection, memory=memory, threads=threads, io=io, plan=plan)
         self._dim = self._shards[0].health().dim

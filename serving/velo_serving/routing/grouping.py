@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
+from velo_serving.words.hits import costs_of
 from velo_serving.words.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
 
 __all__ = ["FollowUp", "fill_groups", "follow_ups", "merge_groups", "thin_groups"]
@@ -166,9 +167,6 @@ def _hits_of(merged: Sequence[_Groups], parts: Sequence[Hits]) -> Hits:
         distances=distances,
         counts=counts,
         metadata=None if any(part.metadata is None for part in parts) else metadata,
-        reads=sum(part.reads for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        shared_reads=sum(part.shared_reads for part in parts),
-        cache_hits=sum(part.cache_hits for part in parts),
+        **costs_of(parts),
         groups=[[(value, len(hits)) for value, hits in groups.items()] for groups in merged],
     )

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from velo.results import Fuses, fused
 from velo_serving.routing.router import Router
+from velo_serving.words.hits import costs_of
 from velo_serving.words.types import Answer, Hits, MetadataRow, SearchRequest
 
 __all__ = ["Ask", "search", "search_by"]
@@ -154,8 +155,7 @@ def _together(answers: Sequence[Answer], hits: Hits) -> Answer:
     """One answer, as whole as the least of those that it took."""
     least = min(answers, key=lambda one: one.shards_answered)
     failures = {one.shard: one for answer in answers for one in answer.failures}
-    summed = ("reads", "bytes_read", "shared_reads", "cache_hits")
-    hits = replace(hits, **{name: sum(getattr(one.hits, name) for one in answers) for name in summed})
+    hits = replace(hits, **costs_of(one.hits for one in answers))
     homes = {one: place for answer in answers for one, place in answer.homes.items()}
     answered = min(least.shards_answered, least.shards_total - len(failures))
     return replace(least, hits=hits, shards_answered=answered, failures=tuple(failures.values()), homes=homes)

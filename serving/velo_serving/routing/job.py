@@ -17,7 +17,7 @@ from velo_serving.routing.router_thread import RouterThread
 from velo_serving.routing.served import ServedCollection
 from velo_serving.words.answers import result_of
 from velo_serving.words.errors import ShuttingDownError
-from velo_serving.words.requests import Effort, EffortKeywords, effort_of
+from velo_serving.words.requests import EffortKeywords, shows_effort
 from velo_serving.words.types import FilterForm, SearchRequest
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class JobSearches:
         if caller is not None:
             caller.close()
 
+    @shows_effort
     def search(
         self,
         queries: npt.ArrayLike | None,
@@ -107,12 +108,13 @@ class JobSearches:
             fusion=fuses,
             group_by=group_by,
             group_size=group_size,
-            **effort_of(Effort(**effort)),
+            **effort,
         )
         found = self._ask(request, timeout_s)
         assert isinstance(found, SearchResult)
         return found
 
+    @shows_effort
     def range_search(
         self,
         queries: npt.ArrayLike,
@@ -152,7 +154,7 @@ class JobSearches:
             return_vectors=return_vectors,
             timeout_s=timeout_s,
             radius=float(radius),
-            **effort_of(Effort(**effort)),
+            **effort,
         )
         found = self._ask(request, timeout_s)
         assert isinstance(found, RangeResult)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from velo_serving.routing.grouping import merge_groups
+from velo_serving.words.hits import costs_of
 from velo_serving.words.types import Hits, IdArray, MetadataRow, SearchRequest
 
 __all__ = ["merge", "merge_top_k"]
@@ -89,10 +90,7 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
         distances=merged_distances,
         counts=counts,
         metadata=_merge_metadata(parts, order, counts),
-        reads=sum(part.reads for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        shared_reads=sum(part.shared_reads for part in parts),
-        cache_hits=sum(part.cache_hits for part in parts),
+        **costs_of(parts),
     )
 
 
@@ -123,10 +121,7 @@ def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
         distances=merged_distances[None],
         counts=np.array([count], dtype=np.int64),
         metadata=metadata,
-        reads=sum([part.reads for part in parts]),
-        bytes_read=sum([part.bytes_read for part in parts]),
-        shared_reads=sum([part.shared_reads for part in parts]),
-        cache_hits=sum([part.cache_hits for part in parts]),
+        **costs_of(parts),
     )
 
 

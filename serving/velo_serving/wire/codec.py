@@ -16,7 +16,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
 from velo_serving.words.errors import ProtocolError
-from velo_serving.words.hits import COSTS, Costs, rows_of_hits
+from velo_serving.words.hits import COSTS, Costs, costs_of, rows_of_hits
 from velo_serving.words.requests import SearchOptions, options_of
 from velo_serving.words.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
 
@@ -265,10 +265,7 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
             sizes,
             len(group_bytes),
             len(table_bytes),
-            hits.reads,
-            hits.bytes_read,
-            hits.shared_reads,
-            hits.cache_hits,
+            **costs_of([hits]),
         )
     )
     return head, pieces
@@ -331,10 +328,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
         distances=distances,
         counts=counts,
         metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], hits_of_rows),
-        reads=message.reads,
-        bytes_read=message.bytes_read,
-        shared_reads=message.shared_reads,
-        cache_hits=message.cache_hits,
+        **{name: getattr(message, name) for name in COSTS},
         groups=None
         if message.group_sizes is None
         else _groups_of(body[starts[4] : ends[4]], message.group_sizes, hits_of_rows),

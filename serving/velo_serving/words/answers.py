@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from velo import GroupedResult, RangeResult, SearchResult
 from velo.results import Served
-from velo_serving.words.hits import with_rows
+from velo_serving.words.hits import costs_of, with_rows
 from velo_serving.words.types import Answer, IdArray, SearchRequest
 
 __all__ = ["groups_result", "nearest_result", "ranges_result", "result_of"]
@@ -29,12 +29,7 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
         for one in answer.failures
     ]
     served = Served(took_ms, answer.shards_answered, answer.shards_total, failures)
-    stats = {
-        "reads": hits.reads,
-        "bytes_read": hits.bytes_read,
-        "shared_reads": hits.shared_reads,
-        "cache_hits": hits.cache_hits,
-    }
+    stats = costs_of([hits])
     found = (hits.ids, hits.distances, np.asarray(hits.counts, np.int64))
     if request.radius is not None:
         assert hits.limited is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -11,7 +11,17 @@ import numpy.typing as npt
 
 from velo_serving.words.types import Hits, ShardReply
 
-__all__ = ["COSTS", "Asked", "Costs", "Ended", "concat_hits", "ids_of_hits", "rows_of_hits", "with_rows"]
+__all__ = [
+    "COSTS",
+    "Asked",
+    "Costs",
+    "Ended",
+    "concat_hits",
+    "costs_of",
+    "ids_of_hits",
+    "rows_of_hits",
+    "with_rows",
+]
 
 #: What queries cost, by the names that it has in ``Hits``.
 COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
@@ -29,6 +39,12 @@ class Asked(Protocol):
 
     def cancel(self, row: int) -> None:
         """Nobody waits for this one any more."""
+
+
+def costs_of(parts: Iterable[Hits]) -> dict[str, int]:
+    """The costs of several hits together, by name."""
+    held = list(parts)
+    return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
 
 
 def with_rows(hits: Hits) -> Hits:
@@ -53,10 +69,7 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         ),
         distances=np.concatenate([_padded(part.distances, width, np.inf) for part in parts]),
         counts=np.concatenate([part.counts for part in parts]),
-        reads=sum(part.reads for part in parts),
-        bytes_read=sum(part.bytes_read for part in parts),
-        shared_reads=sum(part.shared_reads for part in parts),
-        cache_hits=sum(part.cache_hits for part in parts),
+        **costs_of(parts),
         metadata=None
         if any(part.metadata is None for part in parts)
         else [row for part in parts for row in part.metadata or ()],

@@ -7,9 +7,22 @@ option of every search is a field here and a keyword of the client.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 import msgspec
 import numpy as np
@@ -37,8 +50,10 @@ __all__ = [
     "check_ids",
     "effort_of",
     "options_of",
+    "shows_effort",
 ]
 
+F = TypeVar("F", bound=Callable[..., Any])
 Float32Matrix: TypeAlias = npt.NDArray[np.float32]
 #: A filter as it travels: a dict, or SQL text.
 FilterForm: TypeAlias = Mapping[str, Any] | str
@@ -290,6 +305,31 @@ def options_of(given: SearchOptions) -> dict[str, Any]:
 def effort_of(given: Effort) -> dict[str, Any]:
     """The options that an index takes, by name."""
     return {name: getattr(given, name) for name in Effort.__struct_fields__}
+
+
+def shows_effort(function: F) -> F:
+    """Let a function take the options of ``Effort`` as ``**effort``, and show each in its signature.
+
+    Another keyword is Python's own error.
+    """
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    kinds = get_type_hints(EffortKeywords)
+    known = {one.name for one in own} | set(kinds)
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in known:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+        return function(*arguments, **keywords)
+
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+    called.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+    return cast("F", called)
 
 
 def check_ids(ids: Iterable[int | str] | None, name: str = "ids") -> None:

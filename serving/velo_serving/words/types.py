@@ -263,14 +263,12 @@ class SearchIndex(Protocol):
         k: int = ...,
         *,
         filter: Any = ...,  # noqa: A002 - the public name
-        recall: float | None = ...,
-        list_size: int | None = ...,
-        exact: bool | None = ...,
         return_metadata: Sequence[str] | None = ...,
         group_by: str | None = ...,
         group_size: int = ...,
         timeout_s: float | None = ...,
         text: Any = ...,
+        **effort: Any,
     ) -> Any:
         """Search without blocking the event loop."""
 
@@ -281,11 +279,9 @@ class SearchIndex(Protocol):
         *,
         filter: Any = ...,  # noqa: A002
         limit: int = ...,
-        recall: float | None = ...,
-        list_size: int | None = ...,
-        exact: bool | None = ...,
         return_metadata: Sequence[str] | None = ...,
         timeout_s: float | None = ...,
+        **effort: Any,
     ) -> Any:
         """Search by radius without blocking the event loop."""
 
