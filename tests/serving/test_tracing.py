@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import velo_serving
+from tests.serving.exact_gateway import serving as in_process
 from tests.serving.fakes import CommandedChannel, backend_of
 from tests.serving.test_writes import serving
 
@@ -34,7 +35,7 @@ def spans_of(ask: Any, channels: list[CommandedChannel]) -> tuple[ReadableSpan, 
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
     async def run() -> None:
-        async with serving(backend_of(channels), tracer_provider=provider) as client:
+        async with in_process(backend_of(channels), tracer_provider=provider) as client:
             await ask(client)
 
     asyncio.run(run())

@@ -41,7 +41,7 @@ class Asked(Protocol):
         """Nobody waits for this one any more."""
 
 
-def costs_of(parts: Iterable[Hits]) -> dict[str, int]:
+def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
     """The costs of several hits together, by name."""
     held = list(parts)
     return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
