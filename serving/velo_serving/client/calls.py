@@ -207,7 +207,7 @@ def _nearest_of(response: httpx.Response, k: int, group_size: int | None, single
 
 
 def fusion_field(given: Any) -> Any:
-    """What ``search(fusion=)`` was given, as a body of JSON has it."""
+    """The value of ``search(fusion=)`` in the form of a JSON body."""
     if given is None:
         return None
     fusion = fusion_of(given)
@@ -303,7 +303,7 @@ def _scores_of(rows: Sequence[Sequence[float]] | None, k: int) -> npt.NDArray[np
 
 
 def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
-    """What every answer says beside its hits: metadata, counters, shards."""
+    """The parts of an answer beside its hits: metadata, counters, shards."""
     served = Served(
         status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
     )
@@ -397,7 +397,7 @@ def id_column(ids: Any) -> Any:
 
 
 def written(answer: Mapping[str, Any]) -> Written:
-    """What became of a write."""
+    """The result of a write."""
     return Written(
         rows=answer["rows"],
         missing=answer["missing"],

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class _Settings:
-    """What a client was made with, checked."""
+    """The settings of a client, checked."""
 
     def __init__(
         self,

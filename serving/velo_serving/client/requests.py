@@ -1,4 +1,4 @@
-"""What a client asks: one method for each request, which ends in sending it."""
+"""The requests of a client: a method for each, which ends in sending it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Tries:
         self._url = url
 
     def arguments(self) -> dict[str, Any]:
-        """What the next try sends, and for how long."""
+        """The keywords of the next try, with its timeout."""
         return {**self._request, "timeout": self.left_s()}
 
     def after(self, outcome: httpx.Response | httpx.HTTPError) -> float | None:

@@ -1,4 +1,4 @@
-"""Who may ask, and from where: API keys from a file, TLS, browsers' origins."""
+"""Access control: API keys from a file, TLS, browsers' origins."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger("velo_serving")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask a gateway, and how.
+    """Access control of a gateway.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Access:
 
     @property
     def uvicorn_options(self) -> dict[str, Any]:
-        """What uvicorn is told."""
+        """Keywords of uvicorn's configuration."""
         if self.ssl_certfile is None:
             return {}
         options: dict[str, Any] = {
@@ -146,7 +146,7 @@ class ApiKeys:
         self._roles = _read_keys(self._path)
 
     def role_of(self, key: str) -> Role | None:
-        """What may be done with a key; None where it is none of ours.
+        """The role of a key; None for an unknown key.
 
         All keys are looked at, and as digests, so that the time it takes tells nothing about them.
         """

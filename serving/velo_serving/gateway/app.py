@@ -331,7 +331,7 @@ class _PlainRoute(APIRoute):
     """A route whose function reads its request itself: nothing is solved, checked or converted before it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What answers a request."""
+        """Return the function that answers a request."""
         function = self.endpoint
 
         async def handle(request: Request) -> Response:

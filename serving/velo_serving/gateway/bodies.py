@@ -368,7 +368,7 @@ def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
 
 
 def _unfolded_bytes(array: Any) -> int:
-    """What rows take that share their values, in a dictionary or as views, once each has its own; or more."""
+    """An upper bound of the bytes of rows once each has its own copy of a shared value."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         values = array.dictionary

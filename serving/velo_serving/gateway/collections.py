@@ -67,7 +67,7 @@ class CreateBody(CreateOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 class PublishBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What shall be served from now on."""
+    """The build to serve from now on."""
 
     path: Annotated[
         Path, Meta(description="A build: a folder that the shards' processes see, or in an object store.")
@@ -78,13 +78,13 @@ class PublishBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SnapshotBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where a copy shall be."""
+    """The folder of a copy."""
 
     path: Annotated[Path, Meta(description="A folder of the server, an absolute path: not there, or empty.")]
 
 
 class CreateAnswer(Struct):
-    """What was made."""
+    """The new collection."""
 
     name: str
     dim: int
@@ -93,7 +93,7 @@ class CreateAnswer(Struct):
 
 
 class PublishAnswer(Struct):
-    """What is served now."""
+    """The build that is served now."""
 
     version: str
     n: int
@@ -103,14 +103,14 @@ class PublishAnswer(Struct):
 
 
 class SnapshotAnswer(Struct):
-    """Where the copy is."""
+    """The folder of the copy."""
 
     path: str
     took_ms: float
 
 
 class DropAnswer(Struct):
-    """What is gone, and what stays."""
+    """The dropped collection, and the files that stay."""
 
     name: str
     left: Annotated[list[str], Meta(description="Files in its folder that velo did not make.")]

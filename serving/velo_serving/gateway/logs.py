@@ -1,4 +1,4 @@
-"""What the gateway writes about requests: JSON, one line each, with the id by which everybody knows them."""
+"""The log of requests: JSON, one line each, with the id of the request."""
 
 from __future__ import annotations
 

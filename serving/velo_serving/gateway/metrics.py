@@ -183,7 +183,7 @@ class _RouterObserver:
 
 
 class _Gauge(NamedTuple):
-    """What is read off the routers when somebody asks."""
+    """Gauges that are read from the routers at each scrape."""
 
     name: str
     documentation: str

@@ -107,7 +107,7 @@ class GetAnswer(Status, kw_only=True):
 
 
 class ExplainAnswer(Status, kw_only=True):
-    """What each shard did, as `Index.explain` tells it."""
+    """The work of each shard, as `Index.explain` reports it."""
 
     shards: list[dict[str, Any]]
 
@@ -117,7 +117,7 @@ Lookup = Callable[[bytes, Generation, GatewayLimits], Awaitable["Looked"]]
 
 
 class Looked(NamedTuple):
-    """What was looked up."""
+    """The result of a lookup."""
 
     fields: Mapping[str, Any]
     rows: pa.Table | None = None

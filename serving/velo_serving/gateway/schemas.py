@@ -266,7 +266,7 @@ class GroupAnswer(Struct):
 
 
 class SearchStats(Struct):
-    """What the search cost, summed over queries and shards."""
+    """The cost of the search, summed over queries and shards."""
 
     reads: int
     bytes_read: int
@@ -304,7 +304,7 @@ class SearchAnswer(Status, kw_only=True):
 
 
 class ErrorDetail(Struct):
-    """What was wrong, and where; perhaps more."""
+    """The fault and its place; there may be further fields."""
 
     type: str
     message: str

@@ -26,7 +26,7 @@ MISSING: Final = "OpenTelemetry is not installed; pip install 'veloann[otel]'"
 
 
 def provider_of_environment() -> Any:
-    """What OpenTelemetry's variables ask for: a provider that sends spans over OTLP, or None.
+    """The provider that OpenTelemetry's variables ask for, which sends spans over OTLP, or None.
 
     Raises
     ------

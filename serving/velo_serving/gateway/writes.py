@@ -24,7 +24,7 @@ __all__ = ["WRITE_ROUTES", "WriteRoute"]
 
 
 class WriteAnswer(Struct):
-    """What became of a write."""
+    """The result of a write."""
 
     rows: Annotated[int, Meta(description="Rows that it changed.")]
     missing: Annotated[int, Meta(description="Ids that no row had.")]

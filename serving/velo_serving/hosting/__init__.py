@@ -1,1 +1,1 @@
-"""What serves: the command, shards and gateways as processes of this machine."""
+"""Launchers of this machine: the command, shards and gateways as processes."""

@@ -44,7 +44,7 @@ AT_WORK = "at work"
 
 
 class WorkerMessage(msgspec.Struct):
-    """What a gateway is told as it starts."""
+    """The first message to a gateway."""
 
     number: int
     listener: int
@@ -56,8 +56,7 @@ class WorkerMessage(msgspec.Struct):
 
 
 class Question(msgspec.Struct):
-    """What a gateway asks of its parent, which knows where shards are and starts them: a method of its
-    directory, one of ``ASKED``."""
+    """A question to the parent, which starts shards: a method of its directory, one of ``ASKED``."""
 
     number: int
     what: str
@@ -65,7 +64,7 @@ class Question(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What was asked for, or why nobody knows, perhaps because another generation is served by now.
+    """The answer to a question, or the reason why there is none, such as a newer generation.
 
     Under the number 0, which nobody asked for: the collections that there are from now on.
     """
@@ -89,7 +88,7 @@ ASKED: Final[dict[str, Any]] = {
 
 
 class _Parent:
-    """Who started this process: knows where shards are."""
+    """The process that started this one, and knows the endpoints of shards."""
 
     def __init__(self, told: TextIO, heard: TextIO, records: Sequence[CollectionRecord]) -> None:
         self._records = tuple(records)

@@ -52,7 +52,7 @@ log = logging.getLogger("velo_serving")
 
 
 def access_of(options: ServeOptions) -> Access:
-    """Who may ask, checked, and whether what makes vectors of texts can be imported."""
+    """Check access control and that the embedding function can be imported."""
     if options.embed is not None:
         load_embedding(options.embed)
     told = options.of_gateway
@@ -155,7 +155,7 @@ def _raise_descriptor_limit(wanted: int) -> None:
 
 
 def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:
-    """What SIGHUP does: keys and aliases are read again, and the certificate for connections that come."""
+    """The action of SIGHUP: read keys and aliases again, and the certificate for new connections."""
 
     def all_of_it() -> None:
         reload()

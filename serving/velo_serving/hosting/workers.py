@@ -128,7 +128,7 @@ def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
 def _answerer(
     directory: Directory, loop: LoopThread, gateways: Sequence[Child], number: int
 ) -> Callable[[str], None]:
-    """What a gateway asks, answered without making others wait."""
+    """Answer the questions of a gateway, each without delay for the others."""
 
     async def answer(question: Question) -> None:
         told = Told(question.number)
@@ -143,7 +143,7 @@ def _answerer(
         gateways[number].tell(msgspec.to_builtins(told))
 
     def tell_all() -> None:
-        """What there is from now on, before who asked hears that it is done."""
+        """Send the new records to all gateways, before the one that asked gets its answer."""
         told = msgspec.to_builtins(Told(0, records=list(directory.records)))
         for gateway in gateways:
             gateway.tell(told)
@@ -155,7 +155,7 @@ def _answerer(
 
 
 def _mourner(number: int, folder: str) -> Callable[[], None]:
-    """What a gateway that died was doing is no longer done; what it counted stays."""
+    """Forget the gauges of a gateway that died; its counters stay."""
     mark: Callable[[int, str], None] = mark_process_dead
     return lambda: mark(number, folder)
 

@@ -122,7 +122,7 @@ class ShardActor:
         return _node_id()
 
     async def endpoint(self) -> Endpoint:
-        """Where the shard listens."""
+        """The endpoint of the shard."""
         await self._opened()
         assert self._endpoint is not None
         return self._endpoint
@@ -137,7 +137,7 @@ class ShardActor:
         return dataclasses.replace(health, version=self._about.collection.version)
 
     async def word(self) -> tuple[About, int]:
-        """What the shard is a part of, and the generation that comes after it, or zero."""
+        """The generation of the shard, and the number of the next one, or zero."""
         return self._about, 0 if self._server is None else self._server.successor
 
     async def succeed(self, generation: int) -> None:
@@ -247,7 +247,7 @@ def unknown(name: str) -> UnknownCollectionError:
 
 
 def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
-    """What the first of some actors that answers says; a successor, if any of them knows one."""
+    """The generation of some actors, and its successor, if any of them knows one."""
     words: list[tuple[About, int]] = []
     failure = ""
     for place in places:
@@ -266,7 +266,7 @@ def first_line(error: BaseException) -> str:
 
 
 def newest(name: str, timeout_s: float) -> About:
-    """What is served under a name: the oldest generation that runs says which one comes after it."""
+    """The generation that a name serves: the oldest one that runs knows its successor."""
     there = places_of(name)
     if not there:
         raise unknown(name)
@@ -390,7 +390,7 @@ def _placement(pin: Pin | None, replicas: int) -> dict[str, Any]:
 
 
 def pin_options(pin: Pin | None) -> dict[str, Any]:
-    """What Ray is told of where an actor or a task shall run."""
+    """Ray's options for the place of an actor or a task."""
     if pin is None:
         return {}
     if pin.label is not None:
@@ -411,7 +411,7 @@ def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpu
 
 
 def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
-    """What one replica of each shard says of itself, the first that answers; another may be restarting."""
+    """The health of one replica of each shard, the first that answers; another may be restarting."""
     asked = {actor.health.remote(): place for place, actor in handles_of(about.specs()).items()}
     missing = {entry.name for entry in about.collection.shards}
     healths: dict[Place, ShardHealth] = {}
@@ -446,7 +446,7 @@ def handles_of(places: Iterable[Place]) -> dict[Place, Any]:
 
 
 def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
-    """What actors answered in time; one that died says nothing."""
+    """The answers of actors that came in time; one that died has none."""
     if not replies:
         return []
     ready, _ = ray.wait(list(replies), num_returns=len(replies), timeout=timeout_s)
@@ -460,7 +460,7 @@ def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
 
 
 class _PatientSubscriber:
-    """What a thread of Ray's asks for errors, again and again: where Ray's own service is gone, now and then.
+    """A slower source of errors for a thread of Ray's that polls without a pause once Ray's service is gone.
 
     Without it that thread takes the interpreter of a gateway for itself, which then answers fifty times as
     slowly.

@@ -63,7 +63,7 @@ class _Handed:
 
 @dataclass(frozen=True)
 class _Input:
-    """What a build reads, and what the tasks of its ranges of rows are handed."""
+    """The input of a build, and the parts of it for the tasks of ranges of rows."""
 
     rows: int
     dim: int
@@ -191,7 +191,7 @@ def build_on_ray(
 
 
 def reserved_bytes(job: BuildJob, dim: int) -> int:
-    """What Ray reserves for the build of a shard: its budget, else what it takes in one piece."""
+    """The bytes that Ray reserves for the build of a shard: its budget, or its needs without one."""
     if job.build_memory is not None:
         return job.build_memory + FIXED_BYTES
     vector = dim_code_of(dim) + FACTOR_BYTES + 4 * job.options.degree + REST_BYTES
@@ -302,7 +302,7 @@ def _ordered(dataset: Any) -> Iterator[None]:
 
 
 def _task(job: BuildJob, blocks: Sequence[Any] | None, handed: dict[str, Any]) -> BuiltShard | Failure:
-    """What runs on the node of a shard."""
+    """Build a shard, on its node."""
     try:
         if blocks is not None:
             handed = {**handed, "vectors": plain_table(ray.get(list(blocks)))}

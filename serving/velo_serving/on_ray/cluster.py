@@ -168,7 +168,7 @@ class Cluster(JobSearches):
 
     @property
     def collection(self) -> Collection:
-        """What is served now."""
+        """The collection that is served now."""
         return self._about.collection
 
     @property
@@ -237,7 +237,7 @@ class Cluster(JobSearches):
 
     @property
     def records(self) -> tuple[CollectionRecord, ...]:
-        """What a gateway needs to know of the collection."""
+        """The record of the collection, for gateways."""
         return (self._about.record(self._healths),)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:

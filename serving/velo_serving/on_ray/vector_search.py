@@ -29,7 +29,7 @@ __all__ = ["BatchStep", "VectorSearch"]
 
 
 class BatchStep(ABC):
-    """What adds the columns ``ids`` and ``distances`` to a batch, wherever it searches.
+    """A step that adds the columns ``ids`` and ``distances`` to a batch, wherever it searches.
 
     Parameters
     ----------

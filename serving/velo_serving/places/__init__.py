@@ -1,1 +1,1 @@
-"""What is served and where it lies: collections, their folders and places in stores, records of shards."""
+"""The catalog: collections, their folders and places in object stores, records of shards."""

@@ -1,4 +1,4 @@
-"""What can be served: a sharded build with its ``collection.json``, or one index as a single shard."""
+"""A collection to serve: a sharded build with its ``collection.json``, or one index as a single shard."""
 
 from __future__ import annotations
 

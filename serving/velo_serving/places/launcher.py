@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What all shards of a generation know: a generation is what was published under a name at once."""
+    """A generation: the shards that were published under a name at once."""
 
     collection: Collection
     options: ServeOptions
@@ -38,7 +38,7 @@ class About:
     token: str
 
     def specs(self) -> dict[Place, ShardSpec]:
-        """What each replica of each shard opens; the shards share the memory of the collection."""
+        """The instructions of each replica; the shards share the memory of the collection."""
         collection, options = self.collection, self.options
         budgets = split_memory(collection, options.memory)
         return {

@@ -1,4 +1,4 @@
-"""Where shards lie: folders of this machine, and object stores, from which they are staged into a folder."""
+"""Places of shards: folders of this machine, and object stores, from which they are staged into a folder."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def join(url: str, name: str) -> str:
 
 
 def checksum_of(manifest: bytes) -> str:
-    """What a shard is known by: its manifest, which has the checksums of all its other files."""
+    """The identity of a shard: its manifest, which has the checksums of all its other files."""
     return hashlib.sha256(manifest).hexdigest()
 
 
 def cache_folder() -> Path:
-    """Where shards of object stores are staged: ``VELO_CACHE``, else ``~/.cache/velo``."""
+    """The folder for shards of object stores: ``VELO_CACHE``, else ``~/.cache/velo``."""
     given = os.environ.get("VELO_CACHE")
     folder = Path(given) if given else Path.home() / ".cache" / "velo"
     try:

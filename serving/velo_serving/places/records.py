@@ -1,4 +1,4 @@
-"""What a gateway knows of collections whose shards run elsewhere: plain data that travels."""
+"""Records of collections whose shards run elsewhere, as plain data for gateways."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Place:
 
 
 class Directory(Protocol):
-    """What is served, and where its shards listen: processes of ours, or Ray's."""
+    """The served collections and the endpoints of their shards: processes of ours, or Ray's."""
 
     @property
     def records(self) -> Sequence[CollectionRecord]:

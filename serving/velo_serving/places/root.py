@@ -37,7 +37,7 @@ class Root:
             raise InvalidArgumentError(f"{folder} is no folder", argument="root")
 
     def paths(self) -> list[Path]:
-        """What is there; removals that were killed are done first."""
+        """The folders of collections; removals that were interrupted are finished first."""
         found = []
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             if is_half_removed(path):

@@ -1,4 +1,4 @@
-"""What each shard of a collection gets, and whether it is one of them."""
+"""The share of memory and cores of each shard, and the check that it belongs to its collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard's process is told: which index it opens, and how."""
+"""The instructions of a shard's process: the index that it opens, and the options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ShardSpec"]
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """What a shard needs to open its index; it pickles and stays small.
+    """The path and options of a shard's index; it pickles and stays small.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class ShardSpec:
     uuid: str = ""
 
     def of_replica(self, replica: int) -> ShardSpec:
-        """What a replica opens: the first one writes, the others see what it wrote."""
+        """The instructions of a replica: the first one writes, the others see its writes."""
         if not self.writable or replica == 0:
             return self
         return dataclasses.replace(self, writable=False, follows=True)

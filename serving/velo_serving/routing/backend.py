@@ -1,4 +1,4 @@
-"""What the gateway serves: collections by name, wherever their shards live."""
+"""The collections of a gateway, by name, wherever their shards run."""
 
 from __future__ import annotations
 

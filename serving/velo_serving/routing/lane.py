@@ -300,7 +300,7 @@ class Lane:
             ) from None
 
     def failure(self) -> Failure:
-        """What a request is told while the shard is down."""
+        """The reply to a request while the shard is down."""
         return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
     def _pump(self, room: _Room) -> None:

@@ -1,4 +1,4 @@
-"""What is known of rows without a search: how many pass a filter, which they are, what stands at an id.
+"""Lookups of rows without a search: counts, rows that pass a filter, rows by id.
 
 A shard looks them up in its own rows (``shard.look_up``); what shards found becomes one answer here.
 """
@@ -27,7 +27,7 @@ UnknownIds: TypeAlias = Literal["error", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was looked up, and how complete it is."""
+    """The result of a lookup, and how complete it is."""
 
     value: Any
     shards_answered: int
@@ -44,7 +44,7 @@ async def _of_all(
 def _status_of(
     router: Router, replies: Sequence[tuple[str, dict[str, Any] | Failure]], allow_partial: bool
 ) -> tuple[list[tuple[str, dict[str, Any]]], Found]:
-    """What came, and how complete it is."""
+    """The replies of shards, and how complete they are."""
     found = [(name, reply) for name, reply in replies if not isinstance(reply, Failure)]
     failures = tuple(ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure))
     if not found or (failures and not allow_partial):

@@ -138,12 +138,12 @@ class Replicas:
 
     @property
     def writer(self) -> ShardHealth | None:
-        """What the replica that writes says of itself; None where it never answered."""
+        """The health of the replica that writes; None where it never answered."""
         return self.lanes[0].health
 
     @property
     def health(self) -> ShardHealth | None:
-        """What the first replica that is known says of itself."""
+        """The health of the first replica that answered."""
         return next((lane.health for lane in self.lanes if lane.health is not None), None)
 
     def withdraw(self, gather: Gather) -> None:
@@ -181,7 +181,7 @@ class Replicas:
             self._observer.hedge_sent(self.name)
 
     def _take(self, lane: Lane, gather: Gather, reply: ShardReply) -> None:
-        """What a replica replied: the answer, or a reason to ask another one."""
+        """Take a replica's reply: the answer, or a reason to ask another one."""
         asked = self._asked.get(gather)
         if asked is None or lane not in asked.open:
             return  # somebody else was faster

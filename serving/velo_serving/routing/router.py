@@ -344,7 +344,7 @@ class Router:
 
     @property
     def writers(self) -> list[ShardHealth | None]:
-        """What the replica of each shard that writes said last; None where it never answered."""
+        """The last health of each shard's writing replica; None where it never answered."""
         return [shard.writer for shard in self._shards]
 
     @property

@@ -32,7 +32,7 @@ LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a name serves at one moment; a request is parsed, searched and answered by one of them.
+    """The version that a name serves at one moment; a request is parsed, searched and answered by one.
 
     Attributes
     ----------

@@ -63,7 +63,7 @@ ARGUMENTS_BYTES_MAX: Final = 48 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteRequest:
-    """What is to be written.
+    """A write to a collection.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """What became of a write; as ``velo.Written``, of all shards.
+    """The result of a write in all shards; as ``velo.Written``.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """What rows of a collection are like.
+    """The format of a collection's rows.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class RowFormat:
 
 
 def row_format(router: Router) -> RowFormat:
-    """What rows of a collection are like, as its shards said last.
+    """The format of a collection's rows, as its shards last reported it.
 
     Raises
     ------
@@ -359,7 +359,7 @@ async def _where(router: Router, ids: Any, deadline: float) -> Places:
 
 
 def _name_of(request_id: str, ids: Any) -> str:
-    """What a shard is told as the name of a request of which these ids go to it."""
+    """The name of a request at the shard that gets these ids of it."""
     numbers = isinstance(ids, np.ndarray)
     digest = hashlib.blake2b(digest_size=32)
     for one in [request_id] if numbers else [request_id, *ids.to_pylist()]:
@@ -375,7 +375,7 @@ def _taken(values: Any, rows: Places) -> Any:
 
 
 def _arguments(request: WriteRequest, rows: Places | None) -> dict[str, Any]:
-    """What a shard is told, of all rows or of some."""
+    """The arguments of a shard's write, for all rows or some."""
     vectors, ids, columns = request.vectors, request.ids, request.columns
     if rows is not None and len(rows) < request.count:
         vectors = None if vectors is None else vectors[rows]
@@ -429,7 +429,7 @@ def _wrote(
 
 
 def _failure(router: Router, failures: Mapping[int, Failure], done: int, rows: int) -> VeloError:
-    """What is wrong: with the request, with all shards alike, or with some of them."""
+    """The error of the request, of all shards alike, or of some of them."""
     first = next(iter(failures.values()))
     if done == 0 and all(one.kind == first.kind for one in failures.values()):
         return first.to_error()

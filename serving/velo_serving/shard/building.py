@@ -47,7 +47,7 @@ DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """What a task builds.
+    """The build of one shard, as a task gets it.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class BuiltShard:
 
 
 class Handed(Protocol):
-    """What a task is handed beside its job: columns of its own rows alone."""
+    """The columns of a task's own rows, which come beside its job."""
 
     vectors: Any
     ids: Any
@@ -130,7 +130,7 @@ def plain_table(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def job_folder(job: BuildJob) -> Path:
-    """Where a shard is built on this machine."""
+    """The folder in which a shard is built on this machine."""
     if not is_url(job.target):
         return Path(job.target) / job.shard
     place = hashlib.sha256(job.target.encode()).hexdigest()[: DIGEST_BYTES * 2]
@@ -266,7 +266,7 @@ def _fingerprint_of_others(job: BuildJob, ids: Any, metadata: Any, queries: AnyA
 
 
 class _Receipt:
-    """What stands beside the folder of a shard."""
+    """The files beside the folder of a shard."""
 
     def __init__(self, job: BuildJob) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""What a shard finds in its own rows without a search."""
+"""Lookups in a shard's own rows, without a search."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TOLD: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memory_budget_
 
 
 def _info(index: Any) -> dict[str, Any]:
-    """What an index costs, and of which parts it is."""
+    """The costs of an index, and its segments."""
     info = index.info()
     told = {name: info[name] for name in _TOLD}
     kinds = [getattr(field.type, "value_type", field.type) for field in index.schema]

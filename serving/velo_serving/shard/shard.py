@@ -160,7 +160,7 @@ class Shard:
             return self._now()
 
     def _now(self) -> ShardHealth:
-        """What changes with time."""
+        """The details of health that change with time."""
         index, follower = self._index, self._follower
         if follower is not None and follower.failure is not None:
             raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
@@ -477,7 +477,7 @@ def _for_words(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_words(result: Any) -> Hits:
-    """What words alone found: in the place of distances stand their scores, negated."""
+    """The hits of a search by words alone; their distances are negated scores."""
     counts = np.asarray(result.counts, dtype=np.int64)
     real = np.arange(result.ids.shape[1])[None, :] < counts[:, None]
     distances = np.where(real, -result.scores, np.inf).astype(np.float32)
@@ -549,7 +549,7 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
 
 
 def _writable_details(index: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-    """What a gateway needs to know to make rows of what clients send."""
+    """The format of rows, from which a gateway makes rows of clients' bodies."""
     live = info.get("live") or {}
     if not live.get("writable"):
         return {}

@@ -167,7 +167,7 @@ class SocketChannel:
         return await self._connect_to(await self._found())
 
     async def _found(self) -> Endpoint:
-        """Where the shard is by now. Who knows where it was does not wait for long, but hears it later."""
+        """The present endpoint of the shard. With a former one the wait is short, and later answers count."""
         if self._endpoint is None:
             return await self._locate()
         if self._locating is None:

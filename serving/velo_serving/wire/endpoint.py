@@ -1,4 +1,4 @@
-"""Where a shard's process listens."""
+"""The endpoint of a shard's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Endpoint", "abstract_path", "ports_of", "this_host"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a shard's process listens, and the secret that it asks for.
+    """The addresses of a shard's process, and the secret that it asks for.
 
     Attributes
     ----------

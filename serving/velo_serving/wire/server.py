@@ -67,7 +67,7 @@ HITS_INLINE_MAX = 20_000
 
 
 class Answerer(Protocol):
-    """What stands behind the connections: a shard."""
+    """The shard behind the connections."""
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ class ShardServer:
         raise PortInUseError(f"shard {self.shard.name}: of {host} all ports {ports} are in use")
 
     async def health(self) -> ShardHealth:
-        """What the shard says of itself; in a thread, because it may have to open its index."""
+        """The health of the shard; in a thread, because it may have to open its index."""
         health = await asyncio.to_thread(self.shard.health)
         return dataclasses.replace(health, version=self.version, successor=self.successor)
 

@@ -34,7 +34,7 @@ def is_plain(request: SearchRequest) -> bool:
 
 
 class Waiting(asyncio.Future[ShardReply]):
-    """Who waits for the reply to one of them."""
+    """The pending reply to one of them."""
 
     #: Told when nobody waits any more, and by what it is known to whoever is told.
     withdraw: Callable[[Any], None] | None = None

@@ -1,1 +1,1 @@
-"""What every room speaks in: requests, hits, answers, errors, clocks, bounds, threads with a loop."""
+"""The protocol of all packages: requests, hits, answers, errors, clocks, limits, threads with a loop."""

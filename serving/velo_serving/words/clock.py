@@ -1,4 +1,4 @@
-"""Where routers get time from, so that tests can crank it."""
+"""The clock of routers, which tests replace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Where the router gets time from."""
+    """The clock of a router."""
 
     def now(self) -> float:
         """Seconds since some moment; never goes back."""

@@ -94,7 +94,7 @@ class BuildTaskError(ServingError):
 
 
 class ProtocolError(ServingError, FormatError):
-    """What came over a connection between router and shard is not what the protocol allows."""
+    """A message between router and shard violates the protocol."""
 
 
 class ProtocolVersionError(ProtocolError):
@@ -175,7 +175,7 @@ class ApiKeyError(ServingError):
 
 
 class AdminKeyError(ApiKeyError):
-    """What was asked for takes an admin key, and the one given is for reading."""
+    """The request needs an admin key, and the one given is for reading."""
 
 
 class ApiKeyFileError(ServingError, FormatError):
@@ -187,7 +187,7 @@ class AliasFileError(ServingError, FormatError):
 
 
 class PublicationError(ServingError):
-    """What was to be published cannot be served; what was served still is."""
+    """The build cannot be served; the version of before still is."""
 
 
 class CertificateError(ServingError, ConnectionError):

@@ -57,7 +57,7 @@ class RouterLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """What one gateway takes; the router behind each collection has limits of its own.
+    """Limits of one gateway; the router behind each collection has limits of its own.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Whom a router tells what happens."""
+"""The events of a router, for metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serving may be asked for: one set of options for Python, for Ray and for the command line."""
+"""The options of serving: one set for Python, for Ray and for the command line."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What serving may be asked for. Functions take these as keywords, each those that mean something there.
+    """The options of serving. Functions take these as keywords, each those that apply there.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ class ServeOptions:
 
     @property
     def opening(self) -> dict[str, Any]:
-        """What each shard is opened with."""
+        """The options with which each shard is opened."""
         return {
             name: getattr(self, name)
             for name in ("memory", "threads", "io", "plan", "writable", "durability")
@@ -284,7 +284,7 @@ class ServeOptions:
 
     @property
     def of_gateway(self) -> dict[str, Any]:
-        """What each of several gateways is told, as plain data; limits go beside it."""
+        """The options of each of several gateways, as plain data; limits travel beside them."""
         told = {one.name: getattr(self, one.name) for one in self.all_fields("gateway") if one.said.help}
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in told.items()}
         return plain | {"workers": 1, "cors_origins": tuple(self.cors_origins)}

@@ -1,4 +1,4 @@
-"""What travels between gateway, router and shards: plain data, and the contracts between the rooms."""
+"""The data between gateway, router and shards, and the interfaces between the packages."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class ShardIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """What a shard says of itself; ``failure`` is why it has no open index, if it has none."""
+    """The state of a shard; ``failure`` is why it has no open index, if it has none."""
 
     uuid: str = ""
     version: str = ""
@@ -240,7 +240,7 @@ class ShardHealth:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a collection is made for, as ``velo.create`` takes it.
+    """The shape of a new collection, as ``velo.create`` takes it.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class Directions:
         self.shares = [float(size**2) / total for size in (*sizes, 0.0, 0.0)[:2]]
 
     def __call__(self, vectors: Float32Matrix) -> Any:
-        """Where other vectors lie on the map."""
+        """The places of other vectors on the map."""
         return (self._at_length(vectors) - self._middle) @ self._axes / self._scale
 
     def _at_length(self, vectors: Float32Matrix) -> Any:

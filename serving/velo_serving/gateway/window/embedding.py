@@ -113,7 +113,7 @@ class Embedding:
         return row.reshape(1, dim)
 
     async def _called(self, function: Callable[[Sequence[str]], Any], text: str) -> Float32Matrix:
-        """What the function makes; it goes on, and holds up others, though nobody waits for it any more."""
+        """Call the function. A call that nobody waits for goes on, and delays the next one."""
         self._waiting += 1
         try:
             async with self._turn:

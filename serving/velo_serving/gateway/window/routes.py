@@ -83,7 +83,7 @@ class MapBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class InfoAnswer(Status, kw_only=True):
-    """What `Index.info` tells of each shard; `embeds`: whether texts can be searched for."""
+    """The result of `Index.info` for each shard; `embeds`: whether texts can be searched for."""
 
     shards: list[dict[str, Any]]
     columns: Annotated[list[list[str]], Meta(description="Name and type of each.")]
@@ -180,7 +180,7 @@ async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 
 def _placed(table: Any, sample: Any, marked: Any, query: Any, metric: str, seed: int) -> dict[str, Any]:
-    """What a map shows."""
+    """The points of a map and their values."""
     directions = Directions(sample, metric, seed)
     values = None
     if table.num_columns > 1:
