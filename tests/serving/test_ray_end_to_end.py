@@ -86,7 +86,13 @@ def test_groups_and_radius_through_ray(
 ) -> None:
     condition = "price < 0.5"
     request = SearchRequest(
-        sharded_queries, 4, (condition,), None, LIST_SIZE, ("brand",), group_by="uniform10", group_size=3
+        sharded_queries,
+        4,
+        (condition,),
+        return_metadata=("brand",),
+        list_size=LIST_SIZE,
+        group_by="uniform10",
+        group_size=3,
     )
     expected = local_answer(sharded_path, request).hits
     found = cluster.search(
@@ -104,7 +110,7 @@ def test_groups_and_radius_through_ray(
     assert np.array_equal(found.ids, whole.ids)
     assert found.to_arrow().equals(whole.to_arrow())
     radius = float(np.median(found.distances[:, 0, 0]))
-    near = SearchRequest(sharded_queries, 500, (condition,), None, LIST_SIZE, radius=radius)
+    near = SearchRequest(sharded_queries, 500, (condition,), list_size=LIST_SIZE, radius=radius)
     whole = result_of(local_answer(sharded_path, near), near, 0.0)
     within = cluster.range_search(sharded_queries, radius, limit=500, filter=condition, list_size=LIST_SIZE)
     assert np.array_equal(within.lims, whole.lims)
@@ -118,7 +124,7 @@ def test_filters_and_metadata_through_ray(
     condition = {"uniform10": {"$in": [2, 5]}}
     filters = tuple(condition if row % 2 else None for row in range(len(sharded_queries)))
     columns = ("uniform10", "brand")
-    request = SearchRequest(sharded_queries, 5, filters, None, LIST_SIZE, columns)
+    request = SearchRequest(sharded_queries, 5, filters, list_size=LIST_SIZE, return_metadata=columns)
     expected = local_answer(sharded_path, request).hits
 
     async def run() -> None:

@@ -41,7 +41,7 @@ def test_a_filter_holds_for_all(sharded_path: Path, sharded_queries: np.ndarray)
         sharded_path, k=4, list_size=LIST_SIZE, column="v", filter={"uniform10": 3}, threads=1
     )
     expected = local_answer(
-        sharded_path, SearchRequest(sharded_queries, 4, ({"uniform10": 3},), None, LIST_SIZE)
+        sharded_path, SearchRequest(sharded_queries, 4, ({"uniform10": 3},), list_size=LIST_SIZE)
     ).hits
     assert np.array_equal(search({"v": sharded_queries})["ids"], expected.ids)
     search.close()
