@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,10 @@ import numpy.typing as npt
 from velo import errors as velo_errors
 from velo.errors import FilterError, VeloError
 from velo_serving.words import errors as serving_errors
-from velo_serving.words.requests import FilterForm, Float32Matrix, SearchRequest
+from velo_serving.words.requests import EffortKeywords, FilterForm, Float32Matrix, SearchRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "WRITES",
@@ -268,7 +271,7 @@ class SearchIndex(Protocol):
         group_size: int = ...,
         timeout_s: float | None = ...,
         text: Any = ...,
-        **effort: Any,
+        **effort: Unpack[EffortKeywords],
     ) -> Any:
         """Search without blocking the event loop."""
 
@@ -281,7 +284,7 @@ class SearchIndex(Protocol):
         limit: int = ...,
         return_metadata: Sequence[str] | None = ...,
         timeout_s: float | None = ...,
-        **effort: Any,
+        **effort: Unpack[EffortKeywords],
     ) -> Any:
         """Search by radius without blocking the event loop."""
 
