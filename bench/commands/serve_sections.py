@@ -7,7 +7,6 @@ machine that has other work.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
@@ -23,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
+import pyarrow as pa
 
 import velo
 from bench.harness.curves import Row
@@ -146,10 +146,15 @@ def json_requests(queries: np.ndarray) -> list[bytes]:
     return [post(json.dumps({"vector": query.tolist(), "k": K}).encode(), kind, kind) for query in queries]
 
 
-def npy_request(queries: np.ndarray, k: int) -> bytes:
-    file = io.BytesIO()
-    np.save(file, queries)
-    return post(file.getvalue(), "application/x-npy", "application/x-npz", f"/v1/search?k={k}")
+def arrow_request(queries: np.ndarray, k: int) -> bytes:
+    """All queries in one request."""
+    kind = "application/vnd.apache.arrow.stream"
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(queries.reshape(-1)), queries.shape[1])
+    table = pa.table({"vector": vectors})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return post(sink.getvalue().to_pybytes(), kind, kind, f"/v1/search?k={k}")
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
@@ -221,7 +226,7 @@ def gateway(
     collection: Path, queries: np.ndarray, seconds: float, kind: str = "processes", workers: int = 1
 ) -> list[Row]:
     """A server asked over keep-alive connections: JSON with one query each, and npy with 64."""
-    singles, batch = json_requests(queries[:200]), [npy_request(queries[:64], K)]
+    singles, batch = json_requests(queries[:200]), [arrow_request(queries[:64], K)]
     with served(collection, kind, workers) as server:
         together = f"JSON, {CALLERS} connections, {kind}" + (f", {workers} workers" if workers > 1 else "")
         asks = {together: lambda: ask(server, singles, CALLERS, seconds)}
@@ -233,7 +238,7 @@ def gateway(
 
 def heavy_beside(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:
     """Light queries alone, and beside a caller that asks for 500 × k = 1,000 again and again."""
-    heavy, lights = npy_request(queries[:HEAVY_QUERIES], HEAVY_K), json_requests(queries[:200])
+    heavy, lights = arrow_request(queries[:HEAVY_QUERIES], HEAVY_K), json_requests(queries[:200])
     with served(collection) as server:
 
         async def alone() -> Costs:

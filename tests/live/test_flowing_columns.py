@@ -13,7 +13,7 @@ import velo
 from tests.live.rows import DIM, vectors_of
 from tests.live.test_column_types import kinds_and_values
 from velo import errors
-from velo.folder import dictionaries, flow, spool
+from velo.folder import flow, spool
 from velo.folder.flow import flowed_columns
 from velo.folder.metadata import encoded_columns
 from velo.folder.spool import Body, Spool
@@ -99,9 +99,9 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Batches of few rows, blocks of few texts and buffers that take a file soon; or all as it is."""
     if not request.param:
         monkeypatch.setattr(flow, "_BATCH_ROWS", 13)
-        monkeypatch.setattr(dictionaries, "_VALUES", 5)
-        monkeypatch.setattr(dictionaries, "_BYTES", 64)
-        monkeypatch.setattr(dictionaries, "_BYTES_LEAST", 8)
+        monkeypatch.setattr(flow, "_MERGED_VALUES", 5)
+        monkeypatch.setattr(flow, "_MERGED_BYTES", 64)
+        monkeypatch.setattr(flow, "_MERGED_BYTES_LEAST", 8)
         monkeypatch.setattr(spool, "_IN_MEMORY_BYTES", 50)
         monkeypatch.setattr(spool, "_COPIED_BYTES", 7)
         monkeypatch.setattr(spool, "_PASSED_BYTES", 100)
@@ -168,7 +168,7 @@ def test_dictionaries_become_one(tmp_path: Path, random: np.random.Generator) ->
         codes = [np.full(len(one), -1, np.int32) for one in drawn]
         with Body(tmp_path) as body:
             merged = Spool(pa.large_string(), "c", body)
-            dictionaries.merge_dictionaries(given, used, codes, merged)
+            flow.merge_dictionaries(given, used, codes, merged)
             values = merged.place()(body).to_pylist()
         wanted = {
             one for texts, some in zip(drawn, used, strict=True) for one in np.array(texts, object)[some]

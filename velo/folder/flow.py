@@ -35,7 +35,7 @@ from velo.filters.columns import CODES_MAX, encode
 from velo.folder.spool import Body, Placed, Spool, can_grow
 from velo.types import AnyArray
 
-__all__ = ["ColumnSource", "StoredRows", "flowed_columns"]
+__all__ = ["ColumnSource", "StoredRows", "flowed_columns", "merge_dictionaries"]
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -183,7 +183,7 @@ class _Column:
             used.append(of_one)
         codes = [np.zeros(max(1, len(one.dictionary)), np.int32) for one in self._stored]
         values = Spool(pa.large_string(), self._name, self._body)
-        _merge_dictionaries([one.dictionary for one in self._stored], used, codes, values)
+        merge_dictionaries([one.dictionary for one in self._stored], used, codes, values)
         self._check_codes(values.count, "distinct values")
         return codes, values
 
@@ -335,7 +335,7 @@ class _Reader:
         return taken
 
 
-def _merge_dictionaries(
+def merge_dictionaries(
     dictionaries: Sequence[Any], used: Sequence[AnyArray], codes: Sequence[AnyArray], merged: Spool
 ) -> None:
     """Append the used values of several sorted dictionaries to `merged` in order, each once.

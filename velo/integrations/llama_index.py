@@ -146,8 +146,10 @@ class VeloVectorStore(BasePydanticVectorStore):
         self._documents.write([_written(one) for one in nodes])
         return [one.node_id for one in nodes]
 
-    async_add = awaited(add, "async_add")
-    """As ``add``, without blocking the event loop."""
+    @documented_by(add)
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """As ``add``, without blocking the event loop."""
+        return await asyncio.to_thread(self.add, nodes)
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a document.
@@ -160,8 +162,10 @@ class VeloVectorStore(BasePydanticVectorStore):
         """
         self._documents.delete(condition=_of_documents([ref_doc_id], self._documents.columns()))
 
-    adelete = awaited(delete, "adelete")
-    """As ``delete``, without blocking the event loop."""
+    @documented_by(delete)
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """As ``delete``, without blocking the event loop."""
+        await asyncio.to_thread(self.delete, ref_doc_id)
 
     def delete_nodes(
         self,
@@ -185,8 +189,15 @@ class VeloVectorStore(BasePydanticVectorStore):
             )
         self._documents.delete(condition=condition)
 
-    adelete_nodes = awaited(delete_nodes, "adelete_nodes")
-    """As ``delete_nodes``, without blocking the event loop."""
+    @documented_by(delete_nodes)
+    async def adelete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,
+    ) -> None:
+        """As ``delete_nodes``, without blocking the event loop."""
+        await asyncio.to_thread(self.delete_nodes, node_ids, filters)
 
     def clear(self) -> None:
         """Delete all nodes."""
