@@ -1,4 +1,4 @@
-"""Vector search over an index that lives on an SSD and answers as if it lived in memory.
+"""A vector search engine that keeps its index on an SSD.
 
 ::
 
@@ -7,9 +7,9 @@
     index = velo.build("photos.velo", vectors, metadata=table, memory="15%")
     ids, distances = index.search(queries, k=10, filter=velo.col("year") >= 2020)
 
-:func:`build` makes an index and :func:`open` opens one; :class:`Index` searches it. :func:`col` and dicts
-make filters, :mod:`velo.formats` reads and writes files of vectors, :mod:`velo.testing` measures recall, and
-every error is a :class:`VeloError` (:mod:`velo.errors`).
+:func:`build` makes an index and :func:`open` opens one; :class:`Index` searches and changes it. :func:`col`
+and dicts make filters, :mod:`velo.formats` reads and writes vector files, :mod:`velo.testing` measures
+recall, and every error is a :class:`VeloError` (:mod:`velo.errors`).
 """
 
 from typing import TYPE_CHECKING
@@ -133,10 +133,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would believe that there is every name
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
-        """Name velo's word for what another library calls so."""
+        """Suggest velo's name for a name of another library."""
         hint = FUNCTIONS.get(name)
         raise AttributeError(
             f"module 'velo' has no attribute {name!r}" + (f": {hint}" if hint else ""), name=name

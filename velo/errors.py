@@ -46,12 +46,12 @@ __all__ = [
 ]
 
 
-#: How the folder of an open index is called, wherever it lies by now (velo.folder.opened).
+#: The path of an open index's folder, through its descriptor (velo.folder.opened).
 _DESCRIPTOR: Final = re.compile(r"/proc/self/fd/\d+")
 
 
 def with_names(message: str) -> str:
-    """A message for people: a folder that is reached by its descriptor is called as it is called now."""
+    """Replace paths through descriptors in a message by the current names of their folders."""
 
     def name(found: re.Match[str]) -> str:
         try:
@@ -63,16 +63,16 @@ def with_names(message: str) -> str:
 
 
 class VeloError(Exception):
-    """Base of every error that velo raises; it says what was wrong and where.
+    """Base of every error that velo raises, with the cause and its location.
 
     Attributes
     ----------
     message : str
         One sentence.
     argument : str or None
-        Name of the argument at fault.
+        Name of the invalid argument.
     file : str or None
-        File at fault: a name inside the index folder, or the path of an input file.
+        The file: a name inside the index folder, or the path of an input file.
     page : int or None
         Page of that file.
     row : int or None
@@ -80,7 +80,7 @@ class VeloError(Exception):
     position : int or None
         Byte of an input file.
     needed_bytes : int or None
-        The smallest budget that would do.
+        The smallest sufficient budget.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class VeloError(Exception):
         self.needed_bytes = needed_bytes
 
     def __str__(self) -> str:
-        # KeyError would print the repr, OSError an errno: ours print the sentence and where it happened.
+        # KeyError would print the repr, OSError an errno; velo's errors print the message and the location.
         places = [
             f"{name} {value}"
             for name, value in (
@@ -122,19 +122,19 @@ class VeloError(Exception):
 
 
 class InvalidArgumentError(VeloError, ValueError):
-    """An argument has a value that cannot be."""
+    """An argument has an invalid value."""
 
 
 class DtypeError(VeloError, TypeError):
-    """Vectors have an element type that velo does not take."""
+    """Vectors have an unsupported element type."""
 
 
 class DimensionMismatchError(VeloError, ValueError):
-    """Vectors have another dimension than the index, or rows differ in length."""
+    """Vectors have a different dimension than the index, or rows differ in length."""
 
 
 class NotFiniteError(VeloError, ValueError):
-    """A vector holds NaN or an infinity."""
+    """A vector contains NaN or an infinity."""
 
 
 class EmptyError(VeloError, ValueError):
@@ -150,19 +150,19 @@ class UnknownIdError(VeloError, KeyError):
 
 
 class FormatError(VeloError, ValueError):
-    """An input file is truncated or is not what its name promises."""
+    """An input file is truncated, or its content does not match its name."""
 
 
 class NotAnIndexError(VeloError, FileNotFoundError):
-    """The folder does not exist, or holds no complete index."""
+    """The folder does not exist, or contains no complete index."""
 
 
 class CorruptIndexError(VeloError):
-    """A file of the index is damaged: its size, checksum or content is not what was written."""
+    """A file of the index is damaged: its size, checksum or content has changed."""
 
 
 class UnsupportedVersionError(VeloError):
-    """The index was written in a format version that this velo cannot read."""
+    """The index has a format version that this version of velo cannot read."""
 
 
 class DeviceError(VeloError, OSError):
@@ -178,15 +178,15 @@ class PermissionDeniedError(VeloError, PermissionError):
 
 
 class ReadOnlyError(VeloError, RuntimeError):
-    """The index was opened to read, and was asked to write."""
+    """A write to an index that was opened for reading."""
 
 
 class IndexExistsError(VeloError, FileExistsError):
-    """The folder for a new index already holds something."""
+    """The folder for a new index is not empty."""
 
 
 class OutOfMemoryError(VeloError, MemoryError):
-    """The operating system gave no memory."""
+    """The operating system refused memory."""
 
 
 class BudgetTooSmallError(InvalidArgumentError):
@@ -194,11 +194,11 @@ class BudgetTooSmallError(InvalidArgumentError):
 
 
 class CancelledError(VeloError):
-    """The work was canceled: a build by its callback or an interrupt, a search by who asked for it."""
+    """A build was canceled by its callback or an interrupt, or a search by its caller."""
 
 
 class SearchTimeoutError(VeloError, TimeoutError):
-    """A search did not end within ``timeout_s``."""
+    """A search did not finish within ``timeout_s``."""
 
 
 class ClosedError(VeloError, RuntimeError):
@@ -206,7 +206,7 @@ class ClosedError(VeloError, RuntimeError):
 
 
 class ForkedError(VeloError, RuntimeError):
-    """The index was opened before this process was forked; open it again here."""
+    """The index was opened before this process was forked; open it again."""
 
 
 class FilterError(VeloError, ValueError):
@@ -218,15 +218,15 @@ class UnknownColumnError(FilterError, KeyError):
 
 
 class FilterTypeError(FilterError, TypeError):
-    """A filter compares a column with a value of a type that cannot be compared with it."""
+    """A filter compares a column with a value of an incompatible type."""
 
 
 class BusyError(VeloError, RuntimeError):
-    """Too many searches wait already, or another process writes to the index; try again shortly."""
+    """Too many searches are waiting, or another process writes to the index; try again later."""
 
 
 class UnsupportedError(VeloError, RuntimeError):
-    """This index was built without what the call needs."""
+    """The index was built without something that the call needs."""
 
 
 class InternalError(VeloError, RuntimeError):
@@ -234,7 +234,7 @@ class InternalError(VeloError, RuntimeError):
 
 
 class NativeLibraryError(VeloError, ImportError):
-    """The native library is missing, or does not fit this version of the package."""
+    """The native library is missing, or does not match the version of the package."""
 
 
 class MissingDependencyError(VeloError, ImportError):
@@ -242,18 +242,18 @@ class MissingDependencyError(VeloError, ImportError):
 
 
 class RecallWarning(UserWarning):
-    """A build cannot hold a recall that searches are likely to ask for; the text says what would."""
+    """A build cannot reach a commonly requested recall; the message suggests a fix."""
 
 
 class RebuiltWarning(UserWarning):
-    """A file that is derived from rows was damaged, and was made anew from them."""
+    """A file derived from rows was damaged, and was rebuilt from them."""
 
 
 class LeftOutWarning(UserWarning):
-    """Something that was given to a build stays out of the index, or can be used less than it looks."""
+    """A build ignores part of its input, or can use it only in part."""
 
 
-#: The one table from a ``velo_status`` of ``velo.h`` to the exception that it becomes (VELO_OK: none).
+#: The exception of each ``velo_status`` of ``velo.h`` (VELO_OK: none).
 STATUS_ERRORS: Final = MappingProxyType(
     {
         "VELO_INVALID_ARGUMENT": InvalidArgumentError,

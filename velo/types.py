@@ -40,9 +40,9 @@ MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 DtypeName: TypeAlias = Literal["f32", "f16", "u8", "i8"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
 PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk", "pages"]
-#: The treatment of a column that the metadata does not have.
+#: Treatment of columns that the metadata does not have, in filters.
 UnknownColumns: TypeAlias = Literal["error", "missing"]
-#: The treatment of ids that no row has.
+#: Treatment of unknown ids.
 UnknownIds: TypeAlias = Literal["error", "skip"]
 FusionName: TypeAlias = Literal["rrf", "weighted"]
 DurabilityName: TypeAlias = Literal["sync", "interval", "process"]
@@ -56,9 +56,9 @@ ProgressCallback: TypeAlias = Callable[[int, int], "bool | None"]
 
 @runtime_checkable
 class VectorSource(Protocol):
-    """Vectors that are read in chunks, as often as needed, and never held whole.
+    """Vectors that are read in chunks, as often as needed, and never held in memory as a whole.
 
-    Anything with these three members can be given to :func:`velo.build`.
+    :func:`velo.build` accepts any object with these three members.
     """
 
     @property
@@ -77,7 +77,7 @@ class VectorSource(Protocol):
         Parameters
         ----------
         rows : int
-            Rows of a chunk at most.
+            The most rows of a chunk.
 
         Yields
         ------

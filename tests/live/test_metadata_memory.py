@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What docs/live.md promises of this program: `memory`, `merge_memory` and 64 MiB.
+#: The limit that docs/live.md states for this program: `memory`, `merge_memory` and 64 MiB.
 _PROMISED = (32 + 16 + 64) << 20
 
 PROGRAM = """
@@ -60,7 +60,8 @@ print(texts, most - own, resident("RssAnon") - own)
 def test_a_merge_takes_what_the_page_says(run_python: Any, tmp_path: Path, kind: str) -> None:
     page = (ROOT / "docs" / "live.md").read_text().replace("\n", " ")
     said = re.search(
-        r"up to (\d+) times what texts take that are in the delta, and up to (\d+) times what ids", page
+        r"up to (\d+) times the size of texts in the delta, and up to (\d+) times the size of string ids",
+        page,
     )
     assert said is not None
     times = int(said[1] if kind == "columns" else said[2])

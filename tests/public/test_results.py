@@ -41,7 +41,7 @@ def test_a_single_query_and_string_ids() -> None:
     assert table.column("id").to_pylist() == ["x", "y"]
     assert table.column("title").to_pylist() == ["a", "b"]
     assert len(result) == 3
-    assert "reads a query=3.0" in repr(result)
+    assert "reads per query=3.0" in repr(result)
 
 
 def test_terminals_and_notebooks_show_the_hits() -> None:

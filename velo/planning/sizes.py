@@ -72,7 +72,7 @@ _PAGES: Final = (
 )
 #: Of the pages that queries want, those found in memory where it holds such a share of all.
 _HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3, 0.42, 0.63, 0.8, 1.0))
-#: Fewer pages are not cached (zig/src/search/page_caches.zig).
+#: Fewer pages are not cached (zig/src/search/shared.zig).
 _PAGES_SHARE_LEAST: Final = 0.05
 #: With links on disk; more bits were not measured.
 _LINKS_ON_DISK: Final = {2: _Query(20.0, 8.6, 179.0, 1.6), 1: _Query(39.4, 17.0, 285.0, 2.1)}

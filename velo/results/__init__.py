@@ -1,4 +1,4 @@
-"""What searches and writes answer."""
+"""Results of searches and writes."""
 
 from velo.results.explanation import Explanation, FilterCost, FilterPlan
 from velo.results.fused import Fuses, fused

@@ -1,4 +1,4 @@
-"""How a query was answered, and how its filter was met."""
+"""How a query was answered, and how its filter was applied."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Explanation", "FilterCost", "FilterPlan"]
 
 @dataclass(frozen=True)
 class FilterCost:
-    """What one plan of a filtered search is expected to take, a query.
+    """The expected cost per query of one plan of a filtered search.
 
     Attributes
     ----------
     possible : bool
-        False: the plan cannot be had as the index is open.
+        False if the plan is unavailable in the open index.
     reads, estimates, expanded : float
-        Pages read, distances estimated in memory, vertices followed.
+        Pages read, distances estimated in memory, vertices expanded.
     cost_us : float
-        Of one core, for comparing plans; not a promise about this machine.
+        Time on one core, for comparing plans; not a prediction for this machine.
     """
 
     possible: bool
@@ -35,20 +35,20 @@ class FilterCost:
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """How a filtered search goes about it, and why.
+    """The plan of a filtered search, and its reason.
 
     Attributes
     ----------
     chosen : {"late", "gate", "scan"}
     reason : str
     matches : float
-        Rows that are expected to pass.
+        Expected number of rows that pass.
     matches_exact : bool
-        Counted, not estimated from a sample.
+        Whether `matches` was counted instead of estimated from a sample.
     costs : dict of str to FilterCost
         For ``"scan"``, ``"gate"`` and ``"late"``.
     gate_needs_bytes : int
-        Links on disk: the memory with which the gate could be had; 0 otherwise.
+        With links on disk: the memory that makes the gate available; otherwise 0.
     """
 
     chosen: str
@@ -59,7 +59,7 @@ class FilterPlan:
     gate_needs_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
+        """Convert to plain values, for JSON.
 
         Returns
         -------
@@ -68,7 +68,7 @@ class FilterPlan:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """As `Explanation` prints it."""
+        """Lines of the printed `Explanation`."""
         counted = "exactly" if self.matches_exact else "about"
         shown = [f"filtering   {self.chosen}: {self.reason} ({counted} {self.matches:,.0f} matches)"]
         for name, cost in self.costs.items():
@@ -93,17 +93,17 @@ class Explanation:
     Attributes
     ----------
     result : SearchResult
-        The answer itself.
+        The result.
     index : dict
         ``Index.info()``.
     matches : int or None
         Rows that pass the filter; None without one.
     times_us : dict of str to float
-        Time of each stage as seen from Python, microseconds.
+        Time of each stage as measured in Python, in microseconds.
     request : dict
-        What was asked: k, list_size, recall.
+        The options: k, list_size, recall.
     filter_plan : FilterPlan or None
-        How the filter was met, and what each plan was expected to take; None without a filter.
+        How the filter was applied, and the expected cost of each plan; None without a filter.
     """
 
     result: SearchResult
@@ -114,7 +114,7 @@ class Explanation:
     filter_plan: FilterPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
+        """Convert to plain values, for JSON.
 
         Returns
         -------
@@ -143,7 +143,7 @@ class Explanation:
         memory = info["memory_bytes"]
         device = info["device"]
         lines = [
-            f"plan        {info['plan']}, {info['memory_bits']} + {info['record_bits']} bits a dimension, "
+            f"plan        {info['plan']}, {info['memory_bits']} + {info['record_bits']} bits per dimension, "
             f"{kept_text(info)} in memory",
             f"device      {device['name']}{', O_DIRECT' if device['direct'] else ', buffered'}",
             "memory      " + ", ".join(f"{name} {size_text(size)}" for name, size in memory.items()),

@@ -1,4 +1,4 @@
-"""Two lists of hits become one."""
+"""Fusion of two lists of hits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Fuses", "fused"]
 
 
 class Fuses(Protocol):
-    """How two lists become one: their weights and lengths, and what a hit is worth in its list."""
+    """A way to fuse two lists: their weights and lengths, and the points of a hit in its list."""
 
     @property
     def vectors(self) -> float: ...
@@ -21,24 +21,24 @@ class Fuses(Protocol):
     def words(self) -> float: ...
 
     def depth_of(self, k: int) -> int:
-        """Hits of each list for an answer of k."""
+        """Return the number of hits per list for k results."""
 
     def points(self, values: Float64Array) -> Float64Array:
-        """What each hit of one list is worth there, of the best first."""
+        """Return the points of each hit of one list, best first."""
 
 
 def fused(
     fusion: Fuses, nearest: Int64Array, distances: AnyArray, best: Int64Array, scores: Float64Array
 ) -> tuple[Int64Array, Float64Array]:
-    """The hits of two lists, highest score first; of equal ones the nearer, then the better in words.
+    """Fuse two lists of hits, highest score first; ties go to the nearer, then to the better in words.
 
     Parameters
     ----------
     fusion : RRF or Weighted
     nearest, distances :
-        What vectors found, nearest first, by numbers.
+        Rows found by vectors, nearest first, by number.
     best, scores :
-        What words found, best first, by numbers.
+        Rows found by words, best first, by number.
     """
     lists = [
         (fusion.vectors, nearest, -distances.astype(np.float64)),

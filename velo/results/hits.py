@@ -1,4 +1,4 @@
-"""What a search found, as arrays and as a table."""
+"""Search results, as arrays and as tables."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from velo.types import AnyArray, Float32Array
 __all__ = ["Expectation", "GroupedResult", "Hits", "RangeResult", "SearchResult", "Served"]
 
 
-#: Rows of a table that a notebook, and lines that a terminal shows.
+#: Rows of a table shown in a notebook, and lines in a terminal.
 _ROWS_SHOWN: Final = 20
 _LINES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a search with some options was measured to be like when the index was built, a query.
+    """Expected recall and cost per query of a search with given options, measured by the build.
 
     Attributes
     ----------
     list_size : int
-        Candidates that such a search keeps.
+        Size of the candidate list.
     recall : float or None
-        The share of true neighbors it finds; None, like all that follows, where the build measured nothing,
-        or where a query lies outside the rows, since the build measured with rows as queries.
-        With a filter it is much the same; reads and estimates are not.
+        The share of true neighbors found. None, like the following, if the build measured nothing,
+        or if a query is outside the rows, because the build measured with rows as queries.
+        It also applies to filtered searches, but reads and estimates do not.
     reads, rounds, estimates, expanded, records_scored : float or None
     """
 
@@ -48,15 +48,15 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Served:
-    """How shards answered, where a search went to several or over HTTP.
+    """How shards answered a search over several of them or over HTTP.
 
     Attributes
     ----------
     took_ms : float
-        As measured where their answers were merged.
+        Measured where the answers were merged.
     shards_answered, shards_total : int
     failures : list of dict
-        Why shards are missing.
+        Reasons for missing shards.
     """
 
     took_ms: float
@@ -66,44 +66,44 @@ class Served:
 
 
 class Hits:
-    """An answer as a table: of Arrow, pandas or polars, or as a notebook shows it.
+    """A result as a table: for Arrow, pandas, polars and notebooks.
 
-    Wherever a search ran, in this process, on shards or over HTTP, its answer has these attributes.
+    Results have these attributes wherever the search ran: in this process, on shards or over HTTP.
     """
 
     served: Served | None
 
     @property
     def shards_answered(self) -> int:
-        """Shards whose rows are in the answer; one where the index was searched in this process."""
+        """Number of shards that answered; 1 for an index in this process."""
         return 1 if self.served is None else self.served.shards_answered
 
     @property
     def shards_total(self) -> int:
-        """Shards that were asked."""
+        """Number of shards."""
         return 1 if self.served is None else self.served.shards_total
 
     @property
     def partial(self) -> bool:
-        """Whether some shard is missing."""
+        """Whether a shard is missing."""
         return self.shards_answered < self.shards_total
 
     @property
     def failures(self) -> Sequence[Mapping[str, Any]]:
-        """Why shards are missing."""
+        """Reasons for missing shards."""
         return () if self.served is None else self.served.failures
 
     @property
     def took_ms(self) -> float | None:
-        """Time until the answers of all shards were merged; None in this process."""
+        """Time until the answers of all shards were merged; None for an index in this process."""
         return None if self.served is None else self.served.took_ms
 
     def to_arrow(self) -> pa.Table:
-        """One row a hit."""
+        """Return a table with one row per hit."""
         raise NotImplementedError
 
     def to_pandas(self) -> Any:
-        """Turn the answer into a pandas table, with the rows of :meth:`to_arrow`. Needs pandas.
+        """Convert to a pandas table, with the rows of :meth:`to_arrow`. Needs pandas.
 
         Returns
         -------
@@ -112,7 +112,7 @@ class Hits:
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """Turn the answer into a polars table, with the rows of :meth:`to_arrow`. Needs polars.
+        """Convert to a polars table, with the rows of :meth:`to_arrow`. Needs polars.
 
         Returns
         -------
@@ -151,32 +151,32 @@ class SearchResult(Hits):
     Attributes
     ----------
     ids : ndarray of shape (nq, k), or (k,) for a single query
-        int64, or str objects where the index has string ids; -1 (None) where fewer than k were found.
+        int64, or str objects if the index has string ids; -1 (None) beyond the number of hits.
     distances : ndarray of the same shape, float32
-        Ascending: squared L2, negated inner product, or 1 - cosine; infinity where ids are -1.
+        Ascending: squared L2, negated inner product, or 1 - cosine; infinity beyond the number of hits.
     counts : ndarray of shape (nq,), uint32
-        How many of each query's k entries are real.
+        Number of hits of each query.
     stats : mapping of str to ndarray of shape (nq,)
-        ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``shared_reads`` (pages that the
-        read of another query brought, beside ``reads``), ``cache_hits``, ``estimates``
-        (distances estimated from codes in memory), ``expanded`` (vertices whose links were followed),
-        ``filtered`` (vertices navigated through that failed the filter), ``records_scored``,
-        ``records_used``, ``outside`` (1 where the query lies outside the rows), ``latency_us`` (from when a
-        worker took the query until its end).
+        ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``shared_reads`` (pages
+        obtained from the read of another query, not in ``reads``), ``cache_hits``, ``estimates``
+        (distances estimated from codes in memory), ``expanded`` (vertices whose links were expanded),
+        ``filtered`` (traversed vertices that failed the filter), ``records_scored``,
+        ``records_used``, ``outside`` (1 if the query is outside the rows), ``latency_us`` (time in the
+        worker).
     metadata : pyarrow.Table, list of pyarrow.Table, or None
-        The columns asked for by ``return_metadata``, one row a real hit, in the order of ``ids``: a table for
+        The columns of ``return_metadata``, one row per hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.
     expected : Expectation or None
-        The list that was used, and what it was measured to find and to cost.
+        The list size used, with its measured recall and cost.
     served : Served or None
-        How shards answered; None where the index was searched in this process. ``shards_answered``,
-        ``shards_total``, ``partial``, ``failures`` and ``took_ms`` tell of it.
+        How shards answered; None for an index in this process. ``shards_answered``,
+        ``shards_total``, ``partial``, ``failures`` and ``took_ms`` are derived from it.
     vectors : ndarray of the shape of ids and one more of length dim, float32, or None
-        The stored vectors, where a server was asked for them (``return_vectors``); NaN where there is no hit,
-        or where its row or its shard went away meanwhile.
+        The stored vectors, if requested from a server (``return_vectors``); NaN beyond the number of hits,
+        and for rows or shards that are no longer available.
     scores : ndarray of the shape of ids, float32, or None
-        Of a search with ``text=``, what orders the hits: descending, 0 where ids are -1. Their distances are
-        those of their vectors, in whatever order.
+        Scores of a search with ``text=``, descending, 0 beyond the number of hits. Distances are then those
+        of vectors, in no particular order.
 
     Examples
     --------
@@ -207,13 +207,13 @@ class SearchResult(Hits):
 
     @cached_property
     def _rows(self) -> AnyArray:
-        """(query, rank) of every real hit."""
+        """(query, rank) of every hit."""
         k = self.ids.shape[-1]
         return np.argwhere(np.arange(k) < np.asarray(self.counts)[:, None])
 
     def to_arrow(self) -> pa.Table:
-        """One row a real hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, with ``text=`` the
-        ``score``, then the metadata.
+        """Return a table with one row per hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, with
+        ``text=`` the ``score``, then the metadata.
 
         Returns
         -------
@@ -234,32 +234,32 @@ class SearchResult(Hits):
 
     def _summary(self) -> str:
         reads = float(np.mean(self.stats["reads"])) if len(self.counts) else 0.0
-        return f"{type(self).__name__}(shape={self.ids.shape}, reads a query={reads:.1f})"
+        return f"{type(self).__name__}(shape={self.ids.shape}, reads per query={reads:.1f})"
 
 
 @dataclass(eq=False, repr=False)
 class GroupedResult(SearchResult):
-    """The nearest groups of each query, what ``search(group_by=…)`` answers; unpacks as ``ids, distances``.
+    """The nearest groups of each query, the result of ``search(group_by=…)``; unpacks as ``ids, distances``.
 
     Attributes
     ----------
     ids : ndarray of shape (nq, k, group_size), or (k, group_size) for a single query
-        Groups in the order of their nearest row; -1 (None) where a group has fewer rows or is missing.
+        Groups in the order of their nearest row; -1 (None) if a group has fewer rows or is missing.
     distances : ndarray of the same shape, float32
     counts : ndarray of shape (nq,), uint32
-        How many groups each query has.
+        Number of groups of each query.
     group_sizes : ndarray of shape (nq, k), uint32
-        How many of each group's entries are real.
+        Number of hits of each group.
     groups : list of list, or list for a single query
         The value of each group.
     complete : ndarray of shape (nq,), bool
-        False where the search was given up with fewer than k groups although there may be more.
+        False if the search stopped at fewer than k groups although there may be more.
     metadata :
-        One row a real hit, group after group: a table for a single query, a list of tables for several.
+        One row per hit, group after group: a table for a single query, a list of tables for several.
     served, vectors, scores :
         As in :class:`SearchResult`; there are no scores.
     stats, expected :
-        As in :class:`SearchResult`; ``stats`` counts all searches that the answer took.
+        As in :class:`SearchResult`; ``stats`` covers all searches for the result.
 
     Examples
     --------
@@ -274,12 +274,12 @@ class GroupedResult(SearchResult):
 
     @cached_property
     def _rows(self) -> AnyArray:
-        """(query, group, rank) of every real hit."""
+        """(query, group, rank) of every hit."""
         return np.argwhere(np.arange(self.ids.shape[-1]) < self.group_sizes[:, :, None])
 
     def to_arrow(self) -> pa.Table:
-        """One row a real hit: ``query``, ``group`` (from 0), ``value``, ``rank`` (within its group), ``id``,
-        ``distance``, then the metadata.
+        """Return a table with one row per hit: ``query``, ``group`` (from 0), ``value``, ``rank`` (within its
+        group), ``id``, ``distance``, then the metadata.
 
         Returns
         -------
@@ -312,13 +312,13 @@ class RangeResult(Hits):
     lims : ndarray of shape (nq + 1,), int64
     distances : ndarray of shape (lims[-1],), float32
     ids : ndarray of the same shape
-        int64, or str objects where the index has string ids.
+        int64, or str objects if the index has string ids.
     limited : ndarray of shape (nq,), bool
-        True where ``limit`` was reached, so that there may be more hits.
+        True if ``limit`` was reached, so there may be more hits.
     stats : dict of str to ndarray of shape (nq,)
-        As in :class:`SearchResult`, summed over the searches that a query took.
+        As in :class:`SearchResult`, summed over the searches of a query.
     metadata : pyarrow.Table or None
-        One row a hit.
+        One row per hit.
     served : Served or None
         As in :class:`SearchResult`.
     vectors : ndarray of shape (lims[-1], dim), float32, or None
@@ -352,7 +352,7 @@ class RangeResult(Hits):
 
     def __getitem__(self, query: int) -> tuple[AnyArray, Float32Array]:
         if not -len(self) <= query < len(self):
-            raise IndexError(f"there are {len(self)} queries, no number {query}")
+            raise IndexError(f"query {query} is out of range: there are {len(self)} queries")
         query %= len(self)
         part = slice(int(self.lims[query]), int(self.lims[query + 1]))
         return self.ids[part], self.distances[part]
@@ -363,7 +363,8 @@ class RangeResult(Hits):
         return np.diff(self.lims)
 
     def to_arrow(self) -> pa.Table:
-        """One row a hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, then the metadata.
+        """Return a table with one row per hit: ``query``, ``rank`` (from 0), ``id``, ``distance``, then the
+        metadata.
 
         Returns
         -------
@@ -387,7 +388,7 @@ def _id_column(ids: AnyArray) -> Any:
 
 
 def _with_metadata(columns: dict[str, Any], metadata: Any) -> pa.Table:
-    """A table of hits with the metadata beside it; names that are taken get a prefix."""
+    """Return a table of hits and metadata; conflicting names get a prefix."""
     table = pa.table(columns)
     parts = metadata if isinstance(metadata, list) else [] if metadata is None else [metadata]
     if parts:

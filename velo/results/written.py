@@ -1,4 +1,4 @@
-"""What a write did."""
+"""Results of writes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ __all__ = ["Written"]
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a write.
+    """The result of a write.
 
     Attributes
     ----------
     rows : int
-        Rows that it changed.
-        Of an insert those that are new, and those that took another's place.
+        Number of changed rows; of an insert or upsert, new and replaced ones.
     missing : int
-        Ids that no row had.
+        Number of unknown ids.
     sequence : int
-        The number of this change, or of the one before where there was nothing to do.
+        Sequence number of this change, or of the previous one if nothing changed.
     durable : bool
-        It is on the device: not even a power cut takes it back. False where ``durability`` is not ``"sync"``
-        and no sync came by yet.
+        Whether the write is on the device, so that it survives a power failure. False if ``durability`` is
+        not ``"sync"`` and the log has not been synced yet.
     replaced : int
-        Of the rows of an upsert: took the place of one with the same id.
+        Rows of an upsert that replaced one with the same id.
     first_id : int or None
-        Where the index numbers its rows: the id of the first one inserted, the others follow.
+        If the index numbers its rows: the id of the first inserted row; the others follow.
     repeated : bool
-        A call of this ``request`` was done before: this tells of that one, and nothing was done again.
+        Whether a call of this ``request`` was executed before. This is then its result, and nothing was
+        written again.
     pressure : float
-        How full the memory for rows that no part holds is, 0 to 1. From a half on a part is made of them; at
-        1 writes wait for it.
+        Fill level of the memory for new rows, 0 to 1. From one half on they are flushed; at 1 writes wait for
+        that.
     """
 
     rows: int

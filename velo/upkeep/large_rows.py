@@ -1,7 +1,7 @@
 """Rows of a call for which the delta has no room: they become a segment of their own.
 
 Their vectors are read from the caller's memory, slice by slice, and never written to the log. The library
-puts the segment into place (zig/src/live/call.zig).
+puts the segment into place (zig/src/live/folder.zig).
 """
 
 from __future__ import annotations

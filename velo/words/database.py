@@ -25,7 +25,9 @@ def _sqlite() -> Any:
     try:
         import sqlite3
     except ImportError as error:
-        raise UnsupportedError("this Python was built without SQLite, which words need") from error
+        raise UnsupportedError(
+            "full-text search needs SQLite, and this Python was built without it"
+        ) from error
     return sqlite3
 
 
@@ -62,12 +64,12 @@ def failures(file: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise OutOfMemoryError(f"{file}: SQLite got no memory", file=file) from error
+        raise OutOfMemoryError(f"{file}: SQLite is out of memory", file=file) from error
     except module.Error as error:
         said = str(error)
         if "no such module" in said:
             raise UnsupportedError(
-                "the SQLite of this Python was built without FTS5, which cuts texts into words"
+                "full-text search needs FTS5, and the SQLite of this Python was built without it"
             ) from error
         if "disk is full" in said:
             raise NoSpaceError(f"{file}: {said}", file=file) from error

@@ -102,7 +102,7 @@ class Words:
             words = cls(read_only(path), path.name)
         if words.stamp != stamp:
             words.close()
-            raise CorruptIndexError(f"{path.name} was made of other rows", file=path.name)
+            raise CorruptIndexError(f"{path.name} belongs to other rows", file=path.name)
         return words
 
     @classmethod
@@ -184,7 +184,7 @@ def _unpacked(data: Any, row_count: int) -> tuple[AnyArray, AnyArray]:
     count = len(data) // 3
     rows = np.frombuffer(data, "<u2", count)
     if len(data) != 3 * count or (count and int(rows.max()) >= row_count):
-        raise ValueError("a word has rows that are not there")
+        raise ValueError("a word has rows beyond the end")
     return rows, np.frombuffer(data, np.uint8, count, 2 * count)
 
 
