@@ -42,7 +42,7 @@ _MEMORY_BITS_DEFAULT: Final = 4
 _BITS: Final = ((4, 6), (3, 7))
 #: The same where vertices share links, or links go to disk (docs/decisions/0016).
 _BITS_SHARED: Final = ((2, 6), (1, 7))
-#: Links a vertex that a budget is spent on (zig/src/index/lists_in_memory.zig); where memory is short, fewer do.
+#: Links per vertex that a budget is spent on (zig/src/index/lists_in_memory.zig), fewer if memory is short.
 LINKS_ENOUGH: Final = 16
 _LINKS_LEAST: Final = 12
 
