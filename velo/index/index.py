@@ -1237,7 +1237,7 @@ class Index:
             return sum(verify_folder(one.opened.at) for one in self._folders)
 
     def info(self) -> dict[str, Any]:
-        """What this index is and what it costs.
+        """Describe this index and its cost.
 
         Returns
         -------

@@ -60,7 +60,7 @@ class Update(ABC):
         """The rows of a view that change."""
 
     def rows(self, view: View, found: Found, request: str | None) -> NewRows:
-        """What becomes of these rows; of a vector that no part stores what its code tells."""
+        """The new rows; vectors that no part stores are decoded from their codes."""
         table = view.metadata.rows(found.vertices)
         values: Any = arrow_of(found.values)
         for name in self._table.column_names:
@@ -98,7 +98,7 @@ def _lengthen(vectors: AnyArray, view: View, vertices: AnyArray) -> None:
 
 
 class UpdateOfIds(Update):
-    """What some ids get; of an id that is there twice the last row counts.
+    """New values for some ids; of a repeated id the last row counts.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class UpdateOfIds(Update):
 
 
 class UpdateWhere(Update):
-    """What all rows get that pass a filter.
+    """New values for all rows that pass a filter.
 
     Parameters
     ----------

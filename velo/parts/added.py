@@ -73,7 +73,7 @@ class NewColumns:
 
     @classmethod
     def of(cls, given: Any) -> NewColumns | None:
-        """What a caller declared; None: it gave a value for each row.
+        """The columns that a caller declared; None: they have a value for each row.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class LiveColumns:
         self._lock = threading.Lock()
 
     def text_with(self, new: NewColumns) -> str:
-        """What the root has once these were added."""
+        """The schema text of the manifest after these columns were added."""
         fields = list(self._stored)
         for field in new.schema:
             value = pa.table({field.name: new.values[field.name]})

@@ -180,7 +180,7 @@ def batch_bytes(table: Any, schema: Any) -> bytes:
 
 
 def read_batch(data: Any, schema: Any, row_count: int) -> Any:
-    """What :func:`batch_bytes` wrote, in types that Arrow can take from and join with others."""
+    """Read a batch of :func:`batch_bytes`, in types that Arrow can take from and concatenate."""
     undressed_columns = undressed_schema(schema)
     with damage("log"):  # its sums are right, and yet it is not what a writer wrote
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), plain_schema(schema))

@@ -1,4 +1,4 @@
-"""Where filters meet an index: its metadata, its ids, its rows."""
+"""Filters over one index: its metadata, ids and rows."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _REAPED_AT_ONCE = 256
 
 
 class Several(Protocol):
-    """Whoever waits for several tickets, and is told of all that ended at once."""
+    """A waiter for several tickets, which receives all completions at once."""
 
     def take(self, finished: Sequence[tuple[int, int]]) -> None:
         """Tickets that have ended, and their statuses."""

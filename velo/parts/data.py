@@ -42,7 +42,7 @@ MOVED: Final = 2
 
 
 class LiveData:
-    """What changed in an index since it was built, and for a writer the right to change more.
+    """The changes of an index since it was built; a writer holds the right to change more.
 
     Which rows and parts there are only the library knows: what is kept here is looked up by what it says, so
     an exception at any place leaves nothing behind that is not so.
@@ -167,7 +167,7 @@ class LiveData:
         return self._columns.schema
 
     def shape(self) -> RowShape:
-        """What new rows have to be like."""
+        """The shape that new rows must have."""
         return self._shape_of(self._columns)
 
     def _shape_of(self, columns: LiveColumns) -> RowShape:
@@ -183,7 +183,7 @@ class LiveData:
     # ---- looking
 
     def view(self) -> View:
-        """What a search that begins now sees; the same view as long as nothing changes."""
+        """The view of a search that begins now; the same object while nothing changes."""
         version = _native.lib.velo_live_version(self._handle)
         known = self._view
         if known is not None and known[0] == version:
@@ -259,7 +259,7 @@ class LiveData:
         return self._write("vectors", _native.lib.velo_live_insert, ids, options)
 
     def reserve(self, rows: GivenRows) -> Any:
-        """What rows need to know of which a part is to be made; a ``velo_live_done``."""
+        """Reserve row numbers for rows that become a part of their own; a ``velo_live_done``."""
         return self._write("ids", _native.lib.velo_live_reserve, rows.ids, rows.options)
 
     def insert_part(self, rows: GivenRows, first_row: int, made: Part) -> Any:
@@ -384,7 +384,7 @@ class LiveData:
 
     @property
     def memory_bytes(self) -> int:
-        """What tombstones, rows that no part holds, and the view of both take, outside the budget."""
+        """Memory of tombstones, of the delta and of the view of both, outside the budget."""
         info = self.info()
         view = self._view
         sets = 1 if self.durability is None else 2

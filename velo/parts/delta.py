@@ -152,13 +152,13 @@ class DeltaRows:
 
     @property
     def words_bytes(self) -> int:
-        """What its words take."""
+        """Memory of its full-text index."""
         words = self._words
         return 0 if words is None else words.memory_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """What filters and columns take, as far as they were made."""
+        """Memory of the filters and columns made so far."""
         return self.compiler.memory_bytes if "compiler" in self.__dict__ else 0
 
     def vectors_into(self, out: AnyArray, rows: AnyArray) -> None:

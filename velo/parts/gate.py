@@ -20,7 +20,7 @@ _LOOK_S: Final = 1e-3
 
 
 class _Pass(type(threading.RLock())):  # type: ignore[misc]
-    """Whoever holds one is inside.
+    """A pass: its holder is inside.
 
     Its base gives it a ``with`` that runs no Python: an interrupt that comes while a block ends cannot keep
     it from ending.
@@ -67,7 +67,7 @@ class Gate:
             del anchor  # a traceback may keep this frame
 
     def inside(self) -> Any:
-        """What a ``with`` block takes for as long as it is inside.
+        """A context manager for a block that is inside.
 
         Raises
         ------

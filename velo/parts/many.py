@@ -28,7 +28,7 @@ __all__ = ["ManyColumns", "ManyCompiler", "ManyFilter", "ManyIds", "Stretch"]
 
 
 class Stretch(Protocol):
-    """What a part and rows of the delta have in common."""
+    """The interface that a part shares with rows of the delta."""
 
     @property
     def n(self) -> int:
@@ -42,7 +42,7 @@ class Stretch(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What its filters take."""
+        """Memory of its filters."""
 
     @property
     def compiler(self) -> FilterCompiler:
@@ -76,7 +76,7 @@ class ManyFilter(NativeFilter):
 
     @property
     def memory_bytes(self) -> int:
-        """What the matches found so far take."""
+        """Memory of the matches found so far."""
         return sum(part.memory_bytes for part in self.parts)
 
 
@@ -191,7 +191,7 @@ class ManyColumns:
 
     @property
     def filter_columns(self) -> Mapping[str, FilterColumn]:
-        """How each column is stored, by the first stretch."""
+        """The storage of each column, from the first stretch."""
         columns: Mapping[str, FilterColumn] = self.stores[0].filter_columns
         return columns
 
@@ -212,7 +212,7 @@ class ManyColumns:
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
-        """What each column takes of mapped files once a filter has touched all of it."""
+        """Bytes of mapped files per column after a filter has touched all of it."""
         sizes: dict[str, int] = {}
         for store in self.stores:
             for name, size in store.bytes_by_column.items():

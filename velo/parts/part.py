@@ -79,7 +79,7 @@ class OpenOptions:
 
 
 def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
-    """What a part of so many rows gets of the budget of a folder of ``of_rows`` rows; 0: there is none."""
+    """The share of a part of `rows` rows in the budget of a folder of `of_rows` rows; 0: there is no budget."""
     if of_rows <= rows or memory is None:
         return memory_bytes(memory, rows, dim)
     return max(SHARE_FLOOR_BYTES, memory_bytes(memory, of_rows, dim) * rows // of_rows)
@@ -211,13 +211,13 @@ class Part:
 
     @property
     def words_bytes(self) -> int:
-        """What its words take."""
+        """Memory of its full-text index."""
         words = self._words
         return 0 if words is None else words.words.memory_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """What filters by ids and columns take."""
+        """Memory of filters by ids and columns."""
         return self.compiler.memory_bytes
 
     def vectors(self, vertices: AnyArray) -> Float32Array:
@@ -231,7 +231,7 @@ class Part:
         return self._vectors(_native.lib.velo_get_vectors, vertices)
 
     def decoded(self, vertices: AnyArray) -> Float32Array:
-        """What codes tell of the vectors of some vertices, which need not be stored; of cosine directions."""
+        """Vectors decoded from codes, for vertices without stored vectors; for cosine only directions."""
         return self._vectors(_native.lib.velo_decode_vectors, vertices)
 
     def _vectors(self, read: Any, vertices: AnyArray) -> Float32Array:

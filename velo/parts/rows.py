@@ -1,4 +1,4 @@
-"""What a caller gives as new rows, checked before anything is written."""
+"""New rows of a caller, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROW, NUMBERS, STRINGS = 0, 1, 2
 
 @dataclass(frozen=True)
 class RowShape:
-    """What rows of an index are like.
+    """The shape and kind of an index's rows.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class RowShape:
 
     @property
     def delta_row_bytes(self) -> int:
-        """What a row takes of the delta at least."""
+        """Bytes of the delta per row, at least."""
         return self.dim * self.dtype.itemsize + _DELTA_ROW_BYTES
 
     @property
@@ -94,7 +94,7 @@ class RowShape:
 
     @cached_property
     def small_batches(self) -> SmallBatches | None:
-        """What encodes the metadata of a few rows."""
+        """The encoder for the metadata of a few rows."""
         return None if self.schema is None else SmallBatches(plain_schema(self.schema))
 
 

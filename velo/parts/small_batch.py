@@ -125,7 +125,7 @@ def _of_nothing(kind: Any, count: int) -> Any:
 
 
 class _Head:
-    """What stands before the buffers of so many rows (Arrow's Message.fbs), and where sizes are in it."""
+    """The bytes before the buffers of a batch (Arrow's Message.fbs), and the offsets of sizes in them."""
 
     def __init__(self, schema: pa.Schema, count: int) -> None:
         arrays = [_of_nothing(kind, count) for kind in schema.types]
@@ -142,7 +142,7 @@ class _Head:
         self._buffers = buffers + 4
 
     def _field(self, table: int, number: int) -> int:
-        """Where a field of a table is."""
+        """The offset of a field of a table."""
         offsets = table - struct.unpack_from("<i", self._bytes, table)[0]
         return table + int(struct.unpack_from("<H", self._bytes, offsets + 4 + 2 * number)[0])
 

@@ -1,4 +1,4 @@
-"""What a search sees of live data: parts with their dead rows, and the delta, as they were at one moment."""
+"""The rows of one folder at one moment: its parts with their deleted rows, and the delta."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AliveRows:
 
     @property
     def memory_bytes(self) -> int:
-        """What the rows and the filters kept with them take."""
+        """Memory of the rows and of the filters kept with them."""
         if self.rows is None:
             return 0
         with self._lock:
@@ -228,6 +228,6 @@ class View:
 
     @property
     def memory_bytes(self) -> int:
-        """What dead rows and filters over those that live take."""
+        """Memory of deleted rows and of filters over living ones."""
         delta = sum(stretch.memory_bytes for stretch in self.delta)
         return sum(one.memory_bytes for one in self.alive) + len(self.delta_alive) + delta

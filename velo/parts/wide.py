@@ -61,7 +61,7 @@ class WideColumns:
 
     @cached_property
     def filter_columns(self) -> dict[str, FilterColumn]:
-        """How each column is stored: the others as one row, which stands for all."""
+        """The storage of each column; added columns have one row, which stands for all."""
         stored = {} if self._store is None else self._store.filter_columns
         owner = self._one.native_columns
         return stored | {
@@ -85,7 +85,7 @@ class WideColumns:
 
     @property
     def bytes_by_column(self) -> dict[str, int]:
-        """What each column takes of mapped files: the others nothing."""
+        """Bytes of mapped files per column; added columns take none."""
         return ({} if self._store is None else self._store.bytes_by_column) | self._one.bytes_by_column
 
     def stored_rows(self, name: str, vertices: AnyArray) -> Any:
@@ -96,7 +96,7 @@ class WideColumns:
         return self._store.stored_rows(name, vertices)
 
     def stored_row_bytes(self, name: str) -> float:
-        """What a row of a column takes on average, its dictionary left out."""
+        """Bytes per row of a column on average, without its dictionary."""
         store = self._one if name in self._values else self._store
         assert store is not None
         return store.stored_row_bytes(name)
@@ -149,5 +149,5 @@ class WidePart:
 
     @property
     def memory_bytes(self) -> int:
-        """What filters by ids and columns take."""
+        """Memory of filters by ids and columns."""
         return self.compiler.memory_bytes

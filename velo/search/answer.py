@@ -94,7 +94,7 @@ def deadline_of(timeout_s: Any) -> float | None:
 
 
 def left_s(timeout_s: float | None, deadline: float | None) -> float | None:
-    """What is left of a timeout, for the next search; whole milliseconds, so that options are found again."""
+    """The rest of a timeout for the next search, in whole milliseconds, so that prepared options are reused."""
     if deadline is None:
         return timeout_s  # none, or one that is refused when the search is prepared
     return max(1.0, math.ceil((deadline - time.monotonic()) * 1000)) / 1000
@@ -125,7 +125,7 @@ class Counters(Mapping[str, AnyArray]):
 
 
 def expectation_of(expected: Expectation, stats: Counters) -> Expectation:
-    """What a search was expected to be like: without numbers where nobody measured queries like these.
+    """The expected cost of a search; without numbers for queries unlike the calibrated ones.
 
     Parameters
     ----------

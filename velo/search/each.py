@@ -154,7 +154,7 @@ def _outs_of(request: Request) -> Any:
 
 @lru_cache(maxsize=64)
 def _steps(k: int) -> Any:
-    """How far apart two queries' places are in the arrays that each word of the struct points to."""
+    """The stride between two queries in the array behind each pointer of the struct."""
     ffi = _native.ffi
     kind = ffi.typeof("velo_search_out")
     steps = np.zeros(ffi.sizeof(kind) // 8, np.uint64)

@@ -1,4 +1,4 @@
-"""What the library says of a filtered search before it runs."""
+"""The cost estimate of a filtered search before it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def filter_plan_of(
     options: Any,
     option: str,
 ) -> FilterPlan | None:
-    """How a filter will be met.
+    """The plan for a filter.
 
     Parameters
     ----------

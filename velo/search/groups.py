@@ -42,7 +42,7 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """What a script found.
+    """The groups that a script found.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ UNKNOWN_IDS: Final = {"error": 0, "skip": 1}
 def ranked_texts(
     at: Snapshot, queries: Any, k: Any, text: Any, fusion: Any, filters: Any, timeout_s: Any
 ) -> _Texts:
-    """What words alone find: the half of a hybrid search that asks the library nothing."""
+    """Rank rows by the words of texts: the part of a hybrid search without a native call."""
     deadline = deadline_of(timeout_s)
     depth = whole_number(k, "k", 1, k_of_one_search())
     chosen = None
@@ -104,7 +104,7 @@ def _best_of(
 def hybrid_requests(
     at: Snapshot, queries: Any, k: int, filters: Any, effort: Effort, columns: list[str] | None, words: _Texts
 ) -> Requests[SearchResult]:
-    """What a hybrid search asks for once words have answered, and its answer."""
+    """The requests of a hybrid search after its texts were ranked, and its answer."""
     fusion = words.fusion
     if fusion is None:
         return _words_result(at, words, k, columns)
@@ -149,7 +149,7 @@ def hybrid_requests(
 
 
 def _words_result(at: Snapshot, words: _Texts, k: int, columns: list[str] | None) -> SearchResult:
-    """What words alone found: their scores, and no distances, for there is nothing to be distant from."""
+    """The result of a search by words alone: scores without distances."""
     count = len(words.found)
     hits = CombinedHits(
         np.full((count, k), -1, np.int64),
@@ -180,7 +180,7 @@ def candidate_requests(
     candidates: Any,
     unknown: Any,
 ) -> Requests[SearchResult]:
-    """What a search over candidates asks for, and its answer."""
+    """The requests of a search over candidates, and its answer."""
     code_of(UNKNOWN_IDS, unknown, "unknown")
     whole_number(k, "k", 1, k_of_one_search())
     native, single = native_queries(queries, at.dim)
@@ -266,7 +266,7 @@ def check_beside(
 
 
 class _Texts:
-    """What words found, and how it is to be fused with what vectors find."""
+    """The rows that words found, and the rule that fuses them with those of vectors."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ _GROWTH: Final = 4
 
 @dataclass(slots=True, eq=False)
 class Ranges:
-    """What a script found: for each query vertices and distances, and whether the limit cut it short."""
+    """The hits of each query: vertices, distances, and whether the limit cut them short."""
 
     vertices: list[AnyArray]
     distances: list[AnyArray]
@@ -116,5 +116,5 @@ def range_script(
 
 
 def _inside(answer: CombinedHits | Request, place: int, radius: float) -> int:
-    """How many hits of a query lie within the radius."""
+    """The number of hits of a query within the radius."""
     return int((answer.distances[place, : answer.counts[place]] <= radius).sum())

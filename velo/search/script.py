@@ -50,7 +50,7 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class CombinedHits:
-    """What several searches found together, shaped as a :class:`Request` is."""
+    """The combined hits of several searches, shaped like a :class:`Request`."""
 
     vertices: AnyArray
     distances: AnyArray

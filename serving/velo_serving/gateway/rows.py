@@ -89,7 +89,7 @@ class ExplainBody(Effort, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class CountAnswer(Status, kw_only=True):
-    """How many rows there are."""
+    """The number of rows."""
 
     count: int
 
@@ -172,7 +172,7 @@ def written(looked: Looked, media_type: str) -> bytes:
 
 
 def status_of(found: Found) -> dict[str, Any]:
-    """How complete an answer is."""
+    """The completeness of an answer."""
     return {
         "shards_answered": found.shards_answered,
         "shards_total": found.shards_total,

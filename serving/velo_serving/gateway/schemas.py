@@ -248,7 +248,7 @@ class ShardFailureAnswer(Struct):
 
 
 class Status(Struct, kw_only=True):
-    """How complete an answer is."""
+    """The completeness of an answer."""
 
     shards_answered: int
     shards_total: int

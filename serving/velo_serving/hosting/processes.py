@@ -76,7 +76,7 @@ class ShardProcess:
 
     @property
     def starts(self) -> int:
-        """How often it was started."""
+        """The number of starts."""
         return self._child.starts
 
     def launch(self) -> None:

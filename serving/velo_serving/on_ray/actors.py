@@ -147,7 +147,7 @@ class ShardActor:
         self._server.successor = generation
 
     async def peers(self) -> int:
-        """How many gateways are connected."""
+        """The number of connected gateways."""
         return 0 if self._server is None else len(self._server.peers)
 
     async def close(self) -> None:

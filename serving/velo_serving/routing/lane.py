@@ -225,7 +225,7 @@ class Lane:
 
     @property
     def queries(self) -> int:
-        """How many wait or are in flight."""
+        """The number of requests that wait or are in flight."""
         light, heavy = self._rooms
         return (
             light.queries_waiting + light.queries_in_flight + heavy.queries_waiting + heavy.queries_in_flight

@@ -129,12 +129,12 @@ class Router:
 
     @property
     def shards_up(self) -> int:
-        """How many shards can be asked now."""
+        """The number of shards that can be asked now."""
         return sum(shard.up for shard in self._shards)
 
     @property
     def shards_total(self) -> int:
-        """How many shards the collection has."""
+        """The number of shards of the collection."""
         return len(self._shards)
 
     def shards(self) -> list[ShardState]:

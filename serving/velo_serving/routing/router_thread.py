@@ -112,7 +112,7 @@ class RouterThread:
 
 
 def queries_a_request(request: SearchRequest, dim: int) -> int:
-    """How many queries of a job go in one request.
+    """The number of queries of a job in one request.
 
     Parameters
     ----------
