@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from velo.errors import CorruptIndexError, NotAnIndexError
-from velo.folder.manifest import Manifest, manifest_bytes, read_manifest
+from velo.folder.manifest import Manifest, read_manifest
 
 DOCUMENT: dict[str, Any] = {
     "n": 5,
@@ -37,7 +37,6 @@ def test_what_it_says(tmp_path: Path) -> None:
     manifest = read_manifest(written(tmp_path, DOCUMENT))
     assert manifest == Manifest(5, 3, "l2", 4, 6, 1, ("pages.bin",), DOCUMENT["user"], None)
     assert (manifest.first_row, manifest.generation) == (7, 2)
-    assert json.loads(manifest_bytes(tmp_path)) == DOCUMENT
     table = {"version": 1}
     assert read_manifest(written(tmp_path, DOCUMENT | {"calibration": table})).calibration == table
 
@@ -58,7 +57,6 @@ def test_a_real_one(sample_path: Path) -> None:
 def test_none_at_all(tmp_path: Path) -> None:
     with pytest.raises(NotAnIndexError, match=r"has no manifest\.json"):
         read_manifest(tmp_path)
-    assert manifest_bytes(tmp_path) == b""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from velo.errors import CorruptIndexError, NotAnIndexError
 from velo.folder.stored import load_json
 
-__all__ = ["COLLECTION_FILE", "MANIFEST_FILE", "Manifest", "manifest_bytes", "read_manifest"]
+__all__ = ["COLLECTION_FILE", "MANIFEST_FILE", "Manifest", "read_manifest"]
 
 MANIFEST_FILE: Final = "manifest.json"
 #: Beside the folders of shards instead.
@@ -62,14 +62,6 @@ def _count(holder: dict[str, Any], name: str, least: int) -> int:
     if type(value) is not int or not least <= value <= _COUNT_MAX:
         raise ValueError(f"{name} is {str(value)[:40]}")
     return value
-
-
-def manifest_bytes(folder: Path) -> bytes:
-    """The whole file, to see whether it was exchanged; empty where it cannot be read."""
-    try:
-        return (folder / MANIFEST_FILE).read_bytes()
-    except OSError:
-        return b""
 
 
 def read_manifest(folder: Path) -> Manifest:

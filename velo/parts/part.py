@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, CorruptIndexError, NotAnIndexError, VeloError, with_names
+from velo.errors import BudgetTooSmallError, NotAnIndexError, VeloError, with_names
 from velo.filters.compiler import FilterCompiler
 from velo.folder.ids import Ids
-from velo.folder.manifest import manifest_bytes, read_manifest
+from velo.folder.manifest import read_manifest
 from velo.folder.metadata import open_metadata
 from velo.options import (
     IO_CODES,
@@ -37,8 +37,6 @@ from velo.words.opening import OpenWords
 
 __all__ = ["OpenOptions", "Part", "lock_part", "part_bytes", "shape_in_manifest", "unlock_part"]
 
-#: How often an index is opened again whose metadata another process exchanges meanwhile.
-_OPEN_ATTEMPTS: Final = 4
 #: For whole pages where no budget was named: all those of a million vectors of 128 dimensions have room.
 _CACHE_BYTES: Final = 256 << 20
 #: Written once and never again (zig/src/index).
@@ -79,7 +77,7 @@ class OpenOptions:
 
 
 def part_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
-    """The share of a part of `rows` rows in the budget of a folder of `of_rows` rows; 0: there is no budget."""
+    """The budget of a part of `rows` rows, of a folder of `of_rows` rows; 0: there is none."""
     if of_rows <= rows or memory is None:
         return memory_bytes(memory, rows, dim)
     return max(SHARE_FLOOR_BYTES, memory_bytes(memory, of_rows, dim) * rows // of_rows)
@@ -143,12 +141,12 @@ class Part:
             #: Where the library puts the handle, and from where it takes it when it closes.
             place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
             try:
-                _open(folder, struct, place)
+                _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
             except BudgetTooSmallError as error:
                 if error.needed_bytes is None or not has_floor(how.memory, error.needed_bytes):
                     raise
                 struct.memory_bytes = error.needed_bytes
-                _open(folder, struct, place)
+                _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
             self.handle: Any = place[0]
             undo.callback(_native.lib.velo_index_close, place)
             self.gate = Gate(with_names(str(folder)))
@@ -277,18 +275,6 @@ def lock_part(folder: Path) -> int:
         os.close(handle)
         raise NotAnIndexError(f"{folder} is being removed", argument="path") from error
     return handle
-
-
-def _open(folder: Path, struct: Any, out: Any) -> None:
-    for attempt in range(_OPEN_ATTEMPTS):
-        before = manifest_bytes(folder)
-        try:
-            _native.check(_native.lib.velo_index_open(bytes(folder), struct, out), "path")
-            return
-        except CorruptIndexError:
-            # Another process may just have set other metadata and removed the files that this manifest named.
-            if attempt + 1 == _OPEN_ATTEMPTS or manifest_bytes(folder) == before:
-                raise
 
 
 def _close(

@@ -94,7 +94,7 @@ def deadline_of(timeout_s: Any) -> float | None:
 
 
 def left_s(timeout_s: float | None, deadline: float | None) -> float | None:
-    """The rest of a timeout for the next search, in whole milliseconds, so that prepared options are reused."""
+    """The rest of a timeout, in whole milliseconds, so that prepared options are reused."""
     if deadline is None:
         return timeout_s  # none, or one that is refused when the search is prepared
     return max(1.0, math.ceil((deadline - time.monotonic()) * 1000)) / 1000
