@@ -37,7 +37,9 @@ class PublicName:
 
     @property
     def paths(self) -> set[str]:
-        """All its names: an error may be named by ``velo`` and by ``velo.errors``."""
+        """All its names; an awaited method is documented by its twin."""
+        if self.path.startswith("velo_serving.AsyncClient."):
+            return {self.path, self.path.replace("AsyncClient", "Client")}
         name = self.path.removeprefix("velo.")
         return {self.path, f"velo.errors.{name}"} if name in velo.errors.__all__ else {self.path}
 

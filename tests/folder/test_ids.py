@@ -132,7 +132,7 @@ def test_an_index_keeps_ids_near_the_ends_of_64_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [[3, -1, 5], np.array([3, -1, 5]), pa.array([3, -1, 5])])
 def test_the_id_that_means_no_hit_is_refused(ids: Any) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="no hit") as caught:
+    with pytest.raises(errors.InvalidArgumentError, match="missing hit") as caught:
         given_ids(ids, 3)
     assert (caught.value.argument, caught.value.row) == ("ids", 1)
     assert len(given_ids(["-1", "a", "b"], 3)) == 3

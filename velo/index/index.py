@@ -195,18 +195,24 @@ class Index:
     @property
     def n(self) -> int:
         """Rows, deleted ones among them."""
-        try:
-            return self._seen().n
-        except ClosedError:
-            return 0 if self._newest is None else self._newest.n
+        return self._last_seen().n
 
     def __len__(self) -> int:
         """Rows that live."""
-        return self._seen().live_count
+        return self._last_seen().live_count
+
+    def _last_seen(self) -> Snapshot:
+        """The rows now, or when the index was closed."""
+        try:
+            return self._seen()
+        except ClosedError:
+            assert self._newest is not None  # made by the constructor
+            return self._newest
 
     def __repr__(self) -> str:
-        rows, state = (self.n, ", closed") if self._gate.closed else (len(self), "")
-        return f"velo.Index({shown(self.path)!r}, n={rows}, dim={self.dim}, metric={self.metric!r}{state})"
+        state = ", closed" if self._gate.closed else ""
+        name = shown(self.path)
+        return f"velo.Index({name!r}, n={len(self)}, dim={self.dim}, metric={self.metric!r}{state})"
 
     # ---- searches
 
