@@ -38,8 +38,8 @@ class PublicName:
     @property
     def paths(self) -> set[str]:
         """All its names; an awaited method is documented by its twin."""
-        if self.path.startswith("velo_serving.AsyncClient."):
-            return {self.path, self.path.replace("AsyncClient", "Client")}
+        if self.path.startswith(("velo_serving.AsyncClient.", "velo_serving.Client.")):
+            return {self.path, self.path.replace("AsyncClient", "Client").removesuffix("_async")}
         name = self.path.removeprefix("velo.")
         return {self.path, f"velo.errors.{name}"} if name in velo.errors.__all__ else {self.path}
 
