@@ -40,7 +40,6 @@ def _target(name: str, obj: griffe.Object) -> str | None:
         return f"velo.errors.{name}"
     owner = obj if obj.is_class else obj.parent
     if owner is not None and owner.is_class:
-        home = "Index" if owner.name in ("FurtherSearches", "LiveVerbs") else owner.name
-        if home in velo.__all__:
-            return f"velo.{home}.{name}"
+        if owner.name in velo.__all__:
+            return f"velo.{owner.name}.{name}"
     return None
