@@ -39,7 +39,6 @@ def _target(name: str, obj: griffe.Object) -> str | None:
     if head in velo.errors.__all__:
         return f"velo.errors.{name}"
     owner = obj if obj.is_class else obj.parent
-    if owner is not None and owner.is_class:
-        if owner.name in velo.__all__:
-            return f"velo.{owner.name}.{name}"
+    if owner is not None and owner.is_class and owner.name in velo.__all__:
+        return f"velo.{owner.name}.{name}"
     return None
