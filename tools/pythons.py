@@ -25,7 +25,7 @@ OLDEST = 10
 #: What needs the package alone: neither Ray nor sources.
 TESTS = tuple(
     f"tests/{room}"
-    for room in ("public", "search", "filters", "formats", "folder", "index", "words", "testing")
+    for room in ("public", "search", "filters", "formats", "folder", "index", "fulltext", "testing")
 )
 #: These read sources, ask mypy, or load the library with the simulated device.
 LEFT_OUT = (

@@ -90,7 +90,7 @@ typedef enum velo_limit {
     VELO_BEAM_WIDTH_MIN = 1, VELO_BEAM_WIDTH_MAX = 64,
     VELO_BURST_MAX_MIN = 1, VELO_BURST_MAX_MAX = 128,
     VELO_SIGMA_MIN = 0, VELO_SIGMA_MAX = 100,
-    VELO_PARTS_MIN = 1, VELO_PARTS_MAX = 64                 /* of one search */
+    VELO_SEGMENTS_MIN = 1, VELO_SEGMENTS_MAX = 64                 /* of one search */
 } velo_limit;
 
 /* What searches do that estimates of their cost rely on. */
@@ -181,7 +181,7 @@ int32_t velo_build_add(velo_build *build, const void *rows, uint64_t row_count, 
  * Where neither that index nor this one stores vectors, and both have the same bits, its codes are copied: the rows given are
  * then what velo_decode_vectors tells of these vertices, and rows[v] ascend with v. They are encoded again where its centers are
  * far from the rows of today. */
-int32_t velo_build_former(velo_build *build, const char *path, const uint32_t *rows, uint64_t vertex_count);
+int32_t velo_build_warm_start(velo_build *build, const char *path, const uint32_t *rows, uint64_t vertex_count);
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
 int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);
@@ -321,15 +321,15 @@ int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint6
 /* The same over several indexes as if they were one: a query is answered in all of them at once, within one bound and by
  * one burst of reads. They have one dimension and one metric, and share workers (velo_open_options.workers_of). Options
  * are resolved for each of them. Counters are sums; `rounds` are those of all together. */
-typedef struct velo_part {
+typedef struct velo_segment {
     velo_index *index;
     int64_t first;                 /* what its vertices are counted from in the answer */
     const velo_filter *const *filters; /* filter_count of them; NULL = all rows */
-} velo_part;
-/* Rows of live data that no part holds yet (velo_live_view), by their vectors. With a recall of 1 every row is looked at;
+} velo_segment;
+/* Rows of live data that no segment holds yet (velo_live_view), by their vectors. With a recall of 1 every row is looked at;
  * below, a graph over the rows is walked where that takes less, so that of the nearest at least this share is found, and
  * 0.99 where less is asked. The walk keeps as many candidates as was measured to take, and list_size (0: none named) at
- * least; where that takes more than to look at every row, every row is looked at. Beside parts only what may be among the k
+ * least; where that takes more than to look at every row, every row is looked at. Beside segments only what may be among the k
  * nearest is walked to. masks: bits of the rows that pass, none, one for all queries or one each (NULL: all). */
 typedef struct velo_delta {
     uint32_t struct_size;
@@ -340,8 +340,8 @@ typedef struct velo_delta {
     uint32_t list_size;
     float recall;
 } velo_delta;
-/* delta: NULL, or rows that answer beside the parts. What was measured of them counts among the estimates. */
-int32_t velo_search_parts(const velo_part *parts, uint32_t part_count, const velo_delta *delta, const void *queries, int32_t dtype,
+/* delta: NULL, or rows that answer beside the segments. What was measured of them counts among the estimates. */
+int32_t velo_search_segments(const velo_segment *segments, uint32_t segment_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out);
 
@@ -374,7 +374,7 @@ int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint6
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 /* Of several; the first index has the ticket. */
-int32_t velo_submit_parts(const velo_part *parts, uint32_t part_count, const velo_delta *delta, const void *queries, int32_t dtype,
+int32_t velo_submit_segments(const velo_segment *segments, uint32_t segment_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out, uint64_t ticket);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
@@ -539,7 +539,7 @@ typedef struct velo_live_options {
     int32_t durability;            /* velo_durability */
     uint32_t reserved;
     uint64_t checkpoint_bytes;     /* a longer log is folded into tombstones; 0 = 4 MiB, or n / 16 where that is more */
-    uint64_t delta_bytes;          /* what rows that no part holds may take; 0 = 64 MiB */
+    uint64_t delta_bytes;          /* what rows that no segment holds may take; 0 = 64 MiB */
 } velo_live_options;
 
 /* Ids as Arrow has them: int64, or strings (string i is bytes[offsets[i]..offsets[i + 1]]). */
@@ -596,15 +596,15 @@ typedef struct velo_live_info {
     uint32_t struct_size;
     int32_t is_live;               /* 0: an index as velo_build_commit left it; its first change makes it live */
     int32_t is_writable;
-    uint32_t part_count;
+    uint32_t segment_count;
     uint64_t generation;           /* of live.json */
     uint64_t sequence;             /* of the last change seen */
     uint64_t rows;                 /* dead ones among them */
     uint64_t dead_rows;
     uint64_t log_bytes;
     uint64_t log_synced_bytes;
-    uint64_t layout;               /* of parts and delta; a fold changes it */
-    uint64_t delta_rows;           /* that no part holds; dead ones among them */
+    uint64_t layout;               /* of segments and delta; a commit changes it */
+    uint64_t delta_rows;           /* that no segment holds; dead ones among them */
     uint64_t delta_dead_rows;
     uint64_t delta_bytes;
     uint64_t delta_bytes_max;
@@ -615,12 +615,12 @@ typedef struct velo_live_info {
     int32_t id_kind;               /* velo_id_kind; -1 where no row has told */
 } velo_live_info;
 
-/* A moment: parts, their dead rows, and the delta up to a row. Others write on; it stays as it is, and may outlive its
+/* A moment: segments, their dead rows, and the delta up to a row. Others write on; it stays as it is, and may outlive its
  * velo_live. */
 
 typedef struct velo_live_view_info {
     uint32_t struct_size;
-    uint32_t part_count;
+    uint32_t segment_count;
     uint64_t layout;
     uint64_t sequence;
     uint32_t record_count;         /* of the delta: calls that brought rows */
@@ -644,50 +644,50 @@ typedef struct velo_live_record {
     uint64_t metadata_size;
 } velo_live_record;
 
-/* Three calls open it, since ids are in the caller's files: open, attach the ids of each part in the order of its vertices
- * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one part, "". begin
- * also takes what the parts' files say, which the root keeps from the first write on: the velo_id_kind (-1: no part says),
+/* Three calls open it, since ids are in the caller's files: open, attach the ids of each segment in the order of its vertices
+ * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one segment, "". begin
+ * also takes what the segments' files say, which the root keeps from the first write on: the velo_id_kind (-1: no segment says),
  * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. */
 int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
 /* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
-/* The folder of a part inside the index, and its uuid, NUL-terminated; 65 bytes each hold any. */
-int32_t velo_live_part(velo_live *live, uint32_t part, char *path_out, char *uuid_out, uint64_t capacity);
-/* The folder of a part that is still to be made, for velo_live_fold and velo_live_insert_part; at least 32 bytes. */
-int32_t velo_live_next_part(velo_live *live, char *path_out, uint64_t capacity);
-int32_t velo_live_attach(velo_live *live, uint32_t part, const velo_ids *ids);
+/* The folder of a segment inside the index, and its uuid, NUL-terminated; 65 bytes each hold any. */
+int32_t velo_live_segment(velo_live *live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
+/* The folder of a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32 bytes. */
+int32_t velo_live_next_segment(velo_live *live, char *path_out, uint64_t capacity);
+int32_t velo_live_attach(velo_live *live, uint32_t segment, const velo_ids *ids);
 int32_t velo_live_begin(velo_live *live, int32_t id_kind, uint64_t next_row, const char *schema);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
  * a failed sync every further write is VELO_IO, until the index is opened again. */
 int32_t velo_live_delete(velo_live *live, const velo_ids *ids, velo_live_done *done_out);
-/* The same for rows of a view: part UINT32_MAX is the delta. `layout` is the view's. */
-int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *parts, const uint32_t *vertices,
+/* The same for rows of a view: segment UINT32_MAX is the delta. `layout` is the view's. */
+int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *segments, const uint32_t *vertices,
                               uint64_t row_count, velo_live_done *done_out);
 /* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
 int32_t velo_live_insert(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
-/* A call of more rows than the delta has room for comes as a part: reserve, make an ordinary index of the rows in a folder of
- * velo_live_next_part, and insert_part. `ids` and `options` as for velo_live_insert, without vectors and metadata. reserve
- * tells early what insert_part would tell at this moment; `row` is then the number of the first row, where the index gives
- * them, to be given as `first_row`. The part's files are complete and synced; `part_ids` are its own, borrowed as by attach.
- * All of its rows are there when insert_part returns, and on the device. The outcome is that of velo_live_insert. */
+/* A call of more rows than the delta has room for comes as a segment: reserve, make an ordinary index of the rows in a folder of
+ * velo_live_next_segment, and insert_segment. `ids` and `options` as for velo_live_insert, without vectors and metadata. reserve
+ * tells early what insert_segment would tell at this moment; `row` is then the number of the first row, where the index gives
+ * them, to be given as `first_row`. The segment's files are complete and synced; `segment_ids` are its own, borrowed as by attach.
+ * All of its rows are there when insert_segment returns, and on the device. The outcome is that of velo_live_insert. */
 int32_t velo_live_reserve(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
-int32_t velo_live_insert_part(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t first_row,
-                              const char *path, const char *uuid, const velo_ids *part_ids, velo_live_done *done_out);
+int32_t velo_live_insert_segment(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t first_row,
+                              const char *path, const char *uuid, const velo_ids *segment_ids, velo_live_done *done_out);
 /* An upsert in the place of rows of a view, given as to velo_live_delete_rows: where one of them is there no more nothing is
  * done, and the outcome is VELO_OUTCOME_STALE. */
 int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
-                         const uint32_t *parts, const uint32_t *vertices, velo_live_done *done_out);
-/* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the parts are others now, so it
+                         const uint32_t *segments, const uint32_t *vertices, velo_live_done *done_out);
+/* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the segments are others now, so it
  * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);
 int32_t velo_live_view_take(velo_live *live, velo_live_view **view_out);
 /* Another number once a call of this handle may have changed what a view shows. */
 uint64_t velo_live_version(const velo_live *live);
-/* As velo_live_part, of the parts of a view. */
-int32_t velo_live_view_part(const velo_live_view *view, uint32_t part, char *path_out, char *uuid_out, uint64_t capacity);
+/* As velo_live_segment, of the segments of a view. */
+int32_t velo_live_view_segment(const velo_live_view *view, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
 int32_t velo_live_view_info_get(const velo_live_view *view, velo_live_view_info *info_out);
-/* The rows of a part that are not dead: a filter of its own. NULL where none is dead. */
-int32_t velo_live_view_rows(const velo_live_view *view, uint32_t part, velo_filter **filter_out);
+/* The rows of a segment that are not dead: a filter of its own. NULL where none is dead. */
+int32_t velo_live_view_rows(const velo_live_view *view, uint32_t segment, velo_filter **filter_out);
 /* ceil(delta_rows / 8) bytes, bit r = row r of the delta is dead. */
 int32_t velo_live_view_dead(const velo_live_view *view, uint8_t *bits_out);
 int32_t velo_live_view_record(const velo_live_view *view, uint32_t record, velo_live_record *record_out);
@@ -695,20 +695,20 @@ int32_t velo_live_view_record(const velo_live_view *view, uint32_t record, velo_
  * and infinity where there are fewer; looks_out says how many rows were measured. */
 int32_t velo_live_view_search(const velo_delta *delta, const float *queries, uint32_t query_count, uint32_t k, int64_t *rows_out,
                               float *distances_out, uint32_t *counts_out, uint32_t *looks_out);
-/* A part in the folder `path` (velo_live_next_part; NULL: nothing lived) takes the place of the parts of the view and, with
- * with_delta, of its delta. The part's files are complete and synced. `ids` are its own, borrowed as by attach. `taken`: of
- * each of the parts ceil(n / 64) words, bit v = its row v went into the new one. What of that was deleted or replaced since
- * is dead in it from its first moment. VELO_OUTCOME_STALE: another fold changed its sources. A
- * fold of parts and one of the delta may be under way together; a folder in the making is held by a shared flock. */
-int32_t velo_live_fold(velo_live *live, const velo_live_view *view, const uint32_t *parts, uint32_t part_count,
+/* A segment in the folder `path` (velo_live_next_segment; NULL: nothing lived) takes the place of the segments of the view and, with
+ * with_delta, of its delta. The segment's files are complete and synced. `ids` are its own, borrowed as by attach. `taken`: of
+ * each of the segments ceil(n / 64) words, bit v = its row v went into the new one. What of that was deleted or replaced since
+ * is dead in it from its first moment. VELO_OUTCOME_STALE: another commit changed its sources. A
+ * commit of segments and one of the delta may be under way together; a folder in the making is held by a shared flock. */
+int32_t velo_live_commit(velo_live *live, const velo_live_view *view, const uint32_t *segments, uint32_t segment_count,
                        const uint64_t *taken, int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
 /* The columns as they are now: as much of `schema` as `capacity` takes, no zero behind it, its size (0: there are none), and a
  * version that changes with it. */
 int32_t velo_live_schema(velo_live *live, char *text_out, uint64_t capacity, uint64_t *size_out, uint64_t *version_out);
 /* Columns were added: the schema from now on, where it is still of `version`; else nothing is done, and the outcome is
- * VELO_OUTCOME_STALE. On the device when this returns. Parts and records stay as they are: they may lack the last columns. */
+ * VELO_OUTCOME_STALE. On the device when this returns. Segments and records stay as they are: they may lack the last columns. */
 int32_t velo_live_set_schema(velo_live *live, const char *schema, uint64_t version, velo_live_done *done_out);
-/* Takes away parts that were folded, as far as nobody holds a shared flock on their folder. */
+/* Takes away segments that were folded, as far as nobody holds a shared flock on their folder. */
 int32_t velo_live_sweep(velo_live *live);
 int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */

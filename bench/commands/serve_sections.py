@@ -29,7 +29,7 @@ from bench.harness.curves import Row
 from bench.harness.pages import ROOT
 from velo.formats import open_vectors
 from velo_serving.hosting.processes import open_processes
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
 
 SHARDS: Final = 4
 K: Final = 10

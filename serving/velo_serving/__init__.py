@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from velo_serving.catalog.collection import Collection, Pin, read_collection
     from velo_serving.client.client import AsyncClient, Client
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from velo_serving.on_ray.datasets import read_velo, write_velo
     from velo_serving.on_ray.serve_app import serve_app
     from velo_serving.on_ray.vector_search import VectorSearch
-    from velo_serving.places.collection import Collection, Pin, read_collection
+    from velo_serving.protocol.limits import GatewayLimits, RouterLimits
+    from velo_serving.protocol.options import ServeOptions
     from velo_serving.routing.backend import Backend
     from velo_serving.routing.local_backend import open_local_backend
     from velo_serving.routing.router import Router
     from velo_serving.routing.served import Generation, ServedCollection
-    from velo_serving.words.limits import GatewayLimits, RouterLimits
-    from velo_serving.words.options import ServeOptions
 
 __all__ = [
     "Access",
@@ -63,19 +63,19 @@ _HOMES = {
     "Client": "client.client",
     "Cluster": "on_ray.cluster",
     "ClusterSearch": "on_ray.cluster_search",
-    "Collection": "places.collection",
-    "GatewayLimits": "words.limits",
+    "Collection": "catalog.collection",
+    "GatewayLimits": "protocol.limits",
     "Generation": "routing.served",
-    "Pin": "places.collection",
+    "Pin": "catalog.collection",
     "Router": "routing.router",
-    "RouterLimits": "words.limits",
-    "ServeOptions": "words.options",
+    "RouterLimits": "protocol.limits",
+    "ServeOptions": "protocol.options",
     "ServedCollection": "routing.served",
     "VectorSearch": "on_ray.vector_search",
     "build_on_ray": "on_ray.building",
     "create_app": "gateway.app",
     "open_local_backend": "routing.local_backend",
-    "read_collection": "places.collection",
+    "read_collection": "catalog.collection",
     "read_velo": "on_ray.datasets",
     "serve_app": "on_ray.serve_app",
     "serve_connected": "hosting.serve",

@@ -125,7 +125,7 @@ def test_the_library_is_a_commit_and_a_mode(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_library_older_than_its_sources_is_not_that_of_the_commit(tmp_path: Path) -> None:
-    made, source = tmp_path / "velo" / "_native" / "libvelo.so", tmp_path / "zig" / "root.zig"
+    made, source = tmp_path / "velo" / "_native" / "libvelo.so", tmp_path / "zig" / "manifest.zig"
     for at_s, file in enumerate((source, made)):
         file.parent.mkdir(parents=True)
         file.write_text("")

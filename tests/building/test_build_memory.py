@@ -168,12 +168,12 @@ def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     places[places < 4_000] = np.iinfo(np.uint32).max
     np.save(tmp_path / "places.npy", places)
     grown = {}
-    for name, limit, *former in (
+    for name, limit, *warm_start in (
         ("whole", 0),
         ("apart", budget),
         ("on", budget, tmp_path / "former", tmp_path / "places.npy"),
     ):
-        done = run_python(PROGRAM, tmp_path / name, limit, *former)
+        done = run_python(PROGRAM, tmp_path / name, limit, *warm_start)
         assert done.returncode == 0, done.stderr
         grown[name] = int(done.stdout)
         velo.verify(tmp_path / name)

@@ -21,7 +21,7 @@ from velo.building.held_out import draw_distinct, draw_rows, exact_neighbors
 from velo.folder.manifest import read_manifest
 from velo.formats.files import as_source
 from velo.options import BuildOptions
-from velo.parts.part import OpenOptions, Part
+from velo.segments.segment import OpenOptions, Segment
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 QUICK: dict[str, Any] = {"degree": 32, "build_list_size": 60, "links_kept": 24, "record_bits": 6}
@@ -83,7 +83,7 @@ def test_equals_count_however_many_there_are(metric: Any) -> None:
     assert len(held.rows) == 3
     assert len(held.equals[0]) >= 199
     for found, hits in ((range(1, 11), 10), (range(190, 200), 10), (range(195, 205), 5), (range(10), 9)):
-        assert held.part(np.array([0])).hits(np.array([[*found]]), 10).tolist() == [hits], found
+        assert held.segment(np.array([0])).hits(np.array([[*found]]), 10).tolist() == [hits], found
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +105,12 @@ def test_rows_whose_neighbors_nobody_can_tell_are_left_out(monkeypatch: pytest.M
 def test_an_excluded_vertex_is_never_found(plan: Any, tmp_path: Path) -> None:
     rows = synthetic_vectors(3000, 24, seed=2)
     velo.build(tmp_path / "i", rows, calibrate=False, page_codes=plan == "pages", **QUICK).close()
-    with closing(Part(tmp_path / "i", OpenOptions(plan=plan))) as part:
+    with closing(Segment(tmp_path / "i", OpenOptions(plan=plan))) as segment:
         vertex_of = np.empty(3000, np.uint32)
-        vertex_of[part.ids.of(np.arange(3000))] = np.arange(3000)
+        vertex_of[segment.ids.of(np.arange(3000))] = np.arange(3000)
         queries, vertices = rows[:200], vertex_of[:200]
-        found = excluding(part, queries, 10, 60, vertices)
-        itself = excluding(part, queries, 10, 60, np.full(200, 2**32 - 1, np.uint32))
+        found = excluding(segment, queries, 10, 60, vertices)
+        itself = excluding(segment, queries, 10, 60, np.full(200, 2**32 - 1, np.uint32))
         assert not (found.vertices == vertices[:, None]).any()
         assert (itself.vertices[:, 0] == vertices).mean() > 0.95
         # What is found otherwise is what would be found without that row.
@@ -259,10 +259,10 @@ def test_shards_are_calibrated_each(tmp_path: Path) -> None:
             assert index.verify() > 0
 
 
-def test_a_part_of_the_sample_is_compared_where_it_misses_as_much() -> None:
-    """At a point where nearly all is found, one missing neighbor would tell that a part is twice as hard."""
+def test_a_segment_of_the_sample_is_compared_where_it_misses_as_much() -> None:
+    """Near full recall, one missing neighbor must not make a segment look twice as hard."""
     random = np.random.default_rng(5)
-    part = np.arange(0, 600, 4)
+    segment = np.arange(0, 600, 4)
     difficulty = random.uniform(0, 1, 600)
 
     def seen(missing: float, rows: np.ndarray) -> calibration._Seen:
@@ -271,16 +271,16 @@ def test_a_part_of_the_sample_is_compared_where_it_misses_as_much() -> None:
         return calibration._Seen(point, found, rows)
 
     whole = [seen(missing, np.arange(600)) for missing in (0.4, 0.2, 0.02)]
-    # Of the whole sample's last few misses all lie outside the part but one.
+    # Of the whole sample's last few misses all lie outside the segment but one.
     almost = np.ones(600)
-    almost[part[:1]] = 0
-    almost[part[:9] + 1] = 0
+    almost[segment[:1]] = 0
+    almost[segment[:9] + 1] = 0
     whole.append(
         calibration._Seen(
             calibration.Point(68, float(almost.mean()), 0, 1, 1, 1, 1, 1), almost, np.arange(600)
         )
     )
-    corrected = calibration._corrected(seen(0.3, part), whole).point.recall
+    corrected = calibration._corrected(seen(0.3, segment), whole).point.recall
     assert corrected == pytest.approx(seen(0.3, np.arange(600)).point.recall, abs=0.01)
 
 
@@ -360,6 +360,6 @@ def test_a_table_is_handed_on_a_few_times(tmp_path: Path) -> None:
     assert (doubled["rows"], doubled["turns"]) == (6_001, 0)
     often = {**second, "turns": 4}
     assert table("often", 4_000, often)["rows"] == 4_000
-    assert table("young", 1_400, often)["rows"] == 3_000  # nobody takes over that of a small part
+    assert table("young", 1_400, often)["rows"] == 3_000  # nobody takes over that of a small segment
     before = {key: value for key, value in second.items() if key not in ("rows", "turns")}
     assert table("before", 4_000, before)["rows"] == 4_000

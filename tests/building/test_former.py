@@ -10,7 +10,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.building.build import Former, build_shard
+from velo.building.build import WarmStart, build_shard
 from velo.formats.files import as_source
 from velo.options import BuildOptions
 from velo.testing import synthetic_vectors
@@ -29,13 +29,13 @@ def vertices_of(index: velo.Index, rows: AnyArray) -> AnyArray:
     return order
 
 
-def former_of(path: Path, gone: AnyArray) -> tuple[Former, AnyArray]:
+def warm_start_of(path: Path, gone: AnyArray) -> tuple[WarmStart, AnyArray]:
     """Where rows of an index stand once some of them are gone, and which rows are left."""
     left = np.setdiff1d(np.arange(ROWS), gone)
     place = np.full(ROWS, GONE, np.uint32)
     place[left] = np.arange(len(left))
     with velo.open(path) as index:
-        return Former(path, place[vertices_of(index, np.arange(ROWS))]), left
+        return WarmStart(path, place[vertices_of(index, np.arange(ROWS))]), left
 
 
 def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) -> float:
@@ -58,9 +58,9 @@ def test_it_finds_what_a_fresh_one_finds(
     )
     build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
     gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)
-    former, left = former_of(tmp_path / "former", gone)
+    warm_start, left = warm_start_of(tmp_path / "former", gone)
     base = np.concatenate([rows[:ROWS][left], rows[ROWS : ROWS + NEW]])
-    build_shard(tmp_path / "on", as_source(base), options, former=former, build_memory=build_memory)
+    build_shard(tmp_path / "on", as_source(base), options, warm_start=warm_start, build_memory=build_memory)
     build_shard(tmp_path / "fresh", as_source(base), options, build_memory=build_memory)
     queries = rows[ROWS + NEW :]
     with velo.open(tmp_path / "on") as on, velo.open(tmp_path / "fresh") as fresh:
@@ -73,9 +73,11 @@ def test_one_thread_gives_the_same_index_twice(tmp_path: Path, build_memory: int
     rows = synthetic_vectors(ROWS, DIM, seed=12)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     build_shard(tmp_path / "former", as_source(rows), options)
-    former, left = former_of(tmp_path / "former", np.arange(0, ROWS, 7))
-    for name, begun in {"a": former, "b": former, "anew": None}.items():
-        build_shard(tmp_path / name, as_source(rows[left]), options, former=begun, build_memory=build_memory)
+    warm_start, left = warm_start_of(tmp_path / "former", np.arange(0, ROWS, 7))
+    for name, begun in {"a": warm_start, "b": warm_start, "anew": None}.items():
+        build_shard(
+            tmp_path / name, as_source(rows[left]), options, warm_start=begun, build_memory=build_memory
+        )
     for file in ("codes.bin", "links.bin", "pages.bin"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     assert (tmp_path / "a" / "links.bin").read_bytes() != (tmp_path / "anew" / "links.bin").read_bytes()
@@ -84,8 +86,8 @@ def test_one_thread_gives_the_same_index_twice(tmp_path: Path, build_memory: int
 def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
     rows = synthetic_vectors(ROWS, DIM, seed=13)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
-    former = tmp_path / "former"
-    build_shard(former, as_source(rows), options)
+    warm_start = tmp_path / "former"
+    build_shard(warm_start, as_source(rows), options)
     own = np.arange(ROWS, dtype=np.uint32)
     twice, beyond = own.copy(), own.copy()
     twice[5], beyond[7] = 6, ROWS
@@ -93,16 +95,18 @@ def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
     def refused(error: type[Exception], said: str, path: Path, places: AnyArray, **changes: Any) -> None:
         other = BuildOptions(**{"degree": 16, "links_kept": 16, "threads": 1, "calibrate": False} | changes)
         with pytest.raises(error, match=said):
-            build_shard(tmp_path / "on", as_source(rows), other, former=Former(path, places))
+            build_shard(tmp_path / "on", as_source(rows), other, warm_start=WarmStart(path, places))
         assert not (tmp_path / "on").exists()
 
-    refused(errors.InvalidArgumentError, "vertex 6 of the former index", former, twice)
-    refused(errors.InvalidArgumentError, "vertex 7 of the former index", former, beyond)
-    refused(errors.InvalidArgumentError, "no former index of this one", former, own[:-1])
-    refused(errors.InvalidArgumentError, "no former index of this one", former, own, metric="ip")
-    refused(errors.InvalidArgumentError, "no former index of this one", former, own, degree=12, links_kept=12)
+    refused(errors.InvalidArgumentError, "vertex 6 of the former index", warm_start, twice)
+    refused(errors.InvalidArgumentError, "vertex 7 of the former index", warm_start, beyond)
+    refused(errors.InvalidArgumentError, "no former index of this one", warm_start, own[:-1])
+    refused(errors.InvalidArgumentError, "no former index of this one", warm_start, own, metric="ip")
+    refused(
+        errors.InvalidArgumentError, "no former index of this one", warm_start, own, degree=12, links_kept=12
+    )
     refused(errors.NotAnIndexError, "is no index", tmp_path / "nothing", own)
-    pages = former / "pages.bin"
+    pages = warm_start / "pages.bin"
     damaged = bytearray(pages.read_bytes())
     damaged[3 * 4096 + 100] ^= 1
     pages.write_bytes(damaged)
@@ -112,7 +116,7 @@ def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
                 tmp_path / "on",
                 as_source(rows),
                 options,
-                former=Former(former, own),
+                warm_start=WarmStart(warm_start, own),
                 build_memory=build_memory,
             )
         assert (caught.value.file, caught.value.page) == ("pages.bin", 2)
@@ -122,7 +126,7 @@ def test_without_room_for_its_lists_the_graph_is_made_anew(tmp_path: Path) -> No
     rows = synthetic_vectors(ROWS, DIM, seed=14)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     build_shard(tmp_path / "former", as_source(rows), options)
-    former, left = former_of(tmp_path / "former", np.arange(0, ROWS, 3))
+    warm_start, left = warm_start_of(tmp_path / "former", np.arange(0, ROWS, 3))
     least = 20 * len(left) + 400_000
-    build_shard(tmp_path / "on", as_source(rows[left]), options, former=former, build_memory=least)
+    build_shard(tmp_path / "on", as_source(rows[left]), options, warm_start=warm_start, build_memory=least)
     velo.verify(tmp_path / "on")

@@ -311,12 +311,12 @@ def test_an_index_without_links_for_memory_is_searched_on_disk(tmp_path: Path) -
 def test_what_stands_beside_a_budget_is_told_apart(whole: Path) -> None:
     with velo.open(whole, memory="60%", threads=2) as index:
         info = index.info()
-    parts = info["memory_bytes"]
+    segments = info["memory_bytes"]
     assert info["memory_within_budget_bytes"] == sum(
-        parts[name] for name in ("codes", "links", "cache", "pages")
+        segments[name] for name in ("codes", "links", "cache", "pages")
     )
     assert info["memory_within_budget_bytes"] <= info["memory_budget_bytes"]
-    assert info["memory_beside_budget_bytes"] == parts["workers"] + parts["filters"]
+    assert info["memory_beside_budget_bytes"] == segments["workers"] + segments["filters"]
     assert info["memory_bytes_total"] == (
         info["memory_within_budget_bytes"] + info["memory_beside_budget_bytes"]
     )

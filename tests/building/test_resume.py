@@ -389,7 +389,7 @@ def test_two_builds_never_share_a_folder(overwrite: bool, tmp_path: Path) -> Non
         overwrite=overwrite,
         resumed=lambda *where: resumed.append(where),
     )
-    # The other one went on while it was asked to wait, as far as the native part goes by itself.
+    # The other one went on while it was asked to wait, as far as the native segment goes by itself.
     assert len(resumed) == 1
     assert resumed[0][0] in ("graph", "place", "write", "commit")
     assert os.listdir(tmp_path) == ["i"]

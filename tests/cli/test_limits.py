@@ -29,7 +29,7 @@ def run(*arguments: Any) -> tuple[int, str, str]:
 
 
 def flags(options: dict[str, Any]) -> list[Any]:
-    return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+    return [segment for name, value in options.items() for segment in (f"--{name.replace('_', '-')}", value)]
 
 
 def refused(argument: str, *arguments: Any) -> None:

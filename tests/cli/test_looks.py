@@ -93,10 +93,10 @@ def test_export_and_build_again(made: Path, tmp_path: Path) -> None:
         ids = index.rows(limit=99)["id"]
         np.testing.assert_array_equal(again.get_vectors(ids), index.get_vectors(ids))
     assert run("export", made, target).returncode == 1
-    part = document(
+    segment = document(
         "export", made, target, "--overwrite", "--filter", "year > 2030", "--no-vectors", "--columns", "year"
     )
-    assert part["columns"] == ["id", "year"]
+    assert segment["columns"] == ["id", "year"]
     assert pq.read_table(target)["year"].to_pylist() == [2031, *range(2032, 2036), 2037, 2038, 2039]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["again", "i.velo", "out.parquet", "set"]
 

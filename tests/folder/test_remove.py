@@ -29,7 +29,7 @@ def _sharded(path: Path) -> None:
 
 
 def _written(path: Path) -> None:
-    """Parts, a log, what is dead, and a part of what was built."""
+    """Segments, a log, what is dead, and a part of what was built."""
     with velo.create(path, dim=8, metadata=pa.schema([("year", pa.int32())])) as index:
         for _ in range(2):
             index.insert(ROWS, metadata={"year": pa.array(range(600), pa.int32())})

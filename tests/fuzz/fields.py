@@ -257,12 +257,14 @@ def fields_of(name: str, data: bytes, manifest: Mapping[str, Any]) -> Iterator[F
         for _ in range(numbers["column_count"]):
             own, column, at = walk(POSTINGS_COLUMN, data, at)
             yield from own
-            for part, bytes_ in (
+            for segment, bytes_ in (
                 ("part", column["part_size"]),
                 ("signatures", 8 * numbers["n"] if column["signatures_at"] else 0),
             ):
                 for kind in ("u64", "u32", "u8"):
                     if bytes_ >= 8:
-                        yield Field(part, kind, column[f"{part}_at"], bytes_ // struct.calcsize(KINDS[kind]))
+                        yield Field(
+                            segment, kind, column[f"{segment}_at"], bytes_ // struct.calcsize(KINDS[kind])
+                        )
         if at < numbers["directory_size"]:
             yield Field("names", "u8", at, numbers["directory_size"] - at)

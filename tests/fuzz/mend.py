@@ -63,8 +63,8 @@ def _mend_postings(data: bytearray) -> None:
             break
         fields, column, after = walk(POSTINGS_COLUMN, bytes(data), at)
         places = {field.name: field.at for field in fields}
-        part = bytes(data[column["part_at"] : column["part_at"] + column["part_size"]])
-        struct.pack_into("<Q", data, places["part_checksum"], xxh3_64_intdigest(part))
+        segment = bytes(data[column["part_at"] : column["part_at"] + column["part_size"]])
+        struct.pack_into("<Q", data, places["part_checksum"], xxh3_64_intdigest(segment))
         if column["signatures_at"]:
             begin = column["signatures_at"]
             signatures = bytes(data[begin : begin + 8 * numbers["n"]])

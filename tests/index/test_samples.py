@@ -28,7 +28,7 @@ def sharded(folder: Path) -> velo.Index:
 
 
 def written(folder: Path) -> velo.Index:
-    """With rows in the part and in memory, and rows that were deleted."""
+    """With rows in the segment and in memory, and rows that were deleted."""
     few = {**OPTIONS, "metadata": {"even": OPTIONS["metadata"]["even"][: ROWS - 100]}}
     velo.build(folder, VECTORS[:-100], **few).close()
     index = velo.open(folder, writable=True, threads=1, durability="process")

@@ -9,14 +9,14 @@ import pytest
 
 import velo
 from tests.live.rows import DIM, SCHEMA
-from velo.upkeep import upkeep
+from velo.compaction import compactor
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_merge_by_itself() -> Iterator[None]:
-    """Parts stay as a test made them; who tests merges in the background says when they begin."""
+    """Segments stay as a test made them; who tests merges in the background says when they begin."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upkeep, "_LATER_S", 3600.0)
+        patch.setattr(compactor, "_LATER_S", 3600.0)
         yield
 
 

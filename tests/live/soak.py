@@ -131,7 +131,7 @@ def read(folder: Path, ends_at: float, random: np.random.Generator) -> tuple[dic
                 assert info["n"] >= 0
                 assert index.count() <= info["n"] or index.refresh() is not None
             elif kind == "plans":
-                with contextlib.suppress(velo.UnsupportedError):  # no part yet, or none of two rows
+                with contextlib.suppress(velo.UnsupportedError):  # no segment yet, or none of two rows
                     velo.plans(path)
             elif kind == "pickle":
                 index.__reduce__()[0](*index.__reduce__()[1]).close()

@@ -34,7 +34,7 @@ def rows(start: int, stop: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=["built", "written", "bare"])
 def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 rows: as they were built, in two parts and a delta with dead rows, or built without any column."""
+    """40 rows: as built, in two segments and a delta with deleted rows, or built without columns."""
     path: Path = tmp_path_factory.mktemp("columns") / str(request.param)
     how: dict[str, Any] = {"threads": 1, "calibrate": False, "store_vectors": True, "ids": range(40)}
     if request.param == "bare":
@@ -173,10 +173,10 @@ def test_types(index: velo.Index, kind: Any, value: Any, condition: str) -> None
 def test_a_merge_that_was_under_way_keeps_what_came_meanwhile(
     path: Path, index: velo.Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its part lacks the column; rows that were written since are not in it."""
-    from velo.upkeep import part_maker
+    """Its segment lacks the column; rows that were written since are not in it."""
+    from velo.compaction import segment_builder
 
-    build = part_maker.build_part
+    build = segment_builder.build_segment
     assert build is not None
     index.update([39], {"n": 39}) if "n" in index.info()["columns"] else index.upsert(VECTORS[39:40], [39])
 
@@ -186,7 +186,7 @@ def test_a_merge_that_was_under_way_keeps_what_came_meanwhile(
             index.update([1, 39], {"stock": 8})
         build(*arguments, **how)
 
-    monkeypatch.setattr(part_maker, "build_part", slow)
+    monkeypatch.setattr(segment_builder, "build_segment", slow)
     index.optimize()
     assert index.count("stock = 7") == 38
     assert index.get([0, 1, 39], columns=["stock"])["stock"].to_pylist() == [7, 8, 8]

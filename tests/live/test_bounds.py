@@ -1,4 +1,4 @@
-"""One bound over all parts: what others have found, a part need not read for."""
+"""One bound over all segments: what others have found, a segment need not read for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(count: int, seed: int = 3, start: int = 0) -> np.ndarray:
 
 
 def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> None:
-    """A part of most rows, young ones, and some rows that no part holds."""
+    """A segment of most rows, young ones, and some rows that no segment holds."""
     base = len(rows) - (young + 1) * each
     velo.build(path, rows[:base], metric=metric, store_vectors=True).close()
     with velo.open(path, writable=True, threads=1) as index:
@@ -41,7 +41,7 @@ def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> N
 
 
 @pytest.fixture(scope="module", params=METRICS)
-def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def segments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("parts") / "a.velo"
     rows = rows_of(6_000, seed=5)
     grown(path, request.param, rows, 6, 120)
@@ -49,8 +49,8 @@ def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tmp_path: Path) -> None:
-    path, metric, rows, queries = parts
+def test_young_segments_add_few_reads_and_keep_the_recall(segments: Any, plan: Any, tmp_path: Path) -> None:
+    path, metric, rows, queries = segments
     truth = brute_force(rows, queries, K, metric=metric).ids
     velo.build(tmp_path / "whole", rows, metric=metric, store_vectors=True).close()
     with velo.open(tmp_path / "whole", plan=plan, threads=1, tuning=ALONE) as index:
@@ -66,8 +66,8 @@ def test_young_parts_add_few_reads_and_keep_the_recall(parts: Any, plan: Any, tm
         assert recall_at_k(wide.ids, truth) >= (0.998 if plan == "links_in_memory" else 0.98)
 
 
-def test_the_nearest_alone_is_found_in_equal_parts(tmp_path: Path) -> None:
-    """Of rows of two directions all that lie near err by much the same, in each part by another."""
+def test_the_nearest_alone_is_found_in_equal_segments(tmp_path: Path) -> None:
+    """Of rows of two directions all that lie near err by much the same, in each segment by another."""
     rng = np.random.default_rng(5)
     plane = np.linalg.qr(rng.normal(size=(DIM, 2)))[0].T
     flat = rng.uniform(0, 100, (6_300, 2)) @ plane + rng.normal(0, 0.01, (6_300, DIM))
@@ -80,8 +80,8 @@ def test_the_nearest_alone_is_found_in_equal_parts(tmp_path: Path) -> None:
         assert recall_at_k(found.ids, brute_force(rows, queries, 1).ids) >= 0.95
 
 
-def test_a_part_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None:
-    """Of rows without a structure each part holds its share of the answers."""
+def test_a_segment_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None:
+    """Of rows without a structure each segment holds its share of the answers."""
     drawn = np.random.default_rng(6).normal(size=(6_200, 128)).astype(np.float32)
     rows, queries = np.split(drawn, [6_000])
     with velo.create(tmp_path / "a", dim=128, durability="process", threads=1) as index:
@@ -92,10 +92,10 @@ def test_a_part_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None
         assert recall_at_k(found.ids, brute_force(rows, queries, K).ids) >= 0.9
 
 
-def test_more_parts_than_a_call_takes_are_searched_in_several(
-    parts: Any, monkeypatch: pytest.MonkeyPatch
+def test_more_segments_than_a_call_takes_are_searched_in_several(
+    segments: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, _, _, queries = parts
+    path, _, _, queries = segments
     tuned: Any = {"list_size": 200, "exact": True, "tuning": WIDE}
     with velo.open(path, threads=1, tuning=ALONE) as index:
         whole = index.search(queries, K, **tuned)
@@ -106,11 +106,11 @@ def test_more_parts_than_a_call_takes_are_searched_in_several(
     assert (waited.ids == pieces.ids).all()
 
 
-def test_what_parts_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:
+def test_what_segments_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:
     rows = rows_of(6_000, seed=9)
     velo.build(tmp_path / "a.velo", rows[:4_000], store_vectors=True).close()
     with velo.open(tmp_path / "a.velo", writable=True, threads=1, tuning=ALONE) as index:
-        for start in (4_000, 5_000):  # a part of fewer is not calibrated
+        for start in (4_000, 5_000):  # a segment of fewer is not calibrated
             index.insert(rows[start : start + 1_000])
             index.flush()
         found = index.search(rows_of(200, seed=9, start=6_000), K, recall=0.95)
@@ -120,7 +120,7 @@ def test_what_parts_are_expected_to_cost_together_is_what_they_cost(tmp_path: Pa
             assert 0.6 * expected < found.stats[name].mean() < 1.6 * expected
 
 
-def test_answers_that_are_all_in_one_young_part_are_found(tmp_path: Path) -> None:
+def test_answers_that_are_all_in_one_young_segment_are_found(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     rows = rows_of(4_000, seed=6)
     apart = (random.normal(size=(400, DIM)) * 0.1 + rows[17] * 1.5).astype(np.float32)
@@ -136,8 +136,8 @@ def test_answers_that_are_all_in_one_young_part_are_found(tmp_path: Path) -> Non
         assert recall_at_k(index.search(queries, K, recall=0.95).ids, truth.ids) >= 0.95
 
 
-def test_an_answer_waited_for_is_that_of_a_call_that_blocks(parts: Any) -> None:
-    path, _, _, queries = parts
+def test_an_answer_waited_for_is_that_of_a_call_that_blocks(segments: Any) -> None:
+    path, _, _, queries = segments
     with velo.open(path, threads=1, tuning=ALONE) as index:
         at_once = index.search(queries, K, recall=0.95)
 
@@ -153,7 +153,7 @@ def test_an_answer_waited_for_is_that_of_a_call_that_blocks(parts: Any) -> None:
         assert all((one.ids == at_once.ids[place]).all() for place, one in enumerate(alone))
 
 
-def test_a_part_of_very_few_rows_is_looked_at_whole(tmp_path: Path, random: np.random.Generator) -> None:
+def test_a_segment_of_very_few_rows_is_looked_at_whole(tmp_path: Path, random: np.random.Generator) -> None:
     """Of a few rows on one line codes err by more than the rows are apart, whatever others have found."""
     for turn in range(20):
         values = random.integers(1, 1_000_000, 46).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.upkeep import part_maker
+from velo.compaction import segment_builder
 
 DIM = 4
 ROWS = np.random.default_rng(3).normal(size=(200, DIM)).astype(np.float32)
@@ -23,7 +23,7 @@ def test_an_index_may_be_collected_in_the_thread_of_its_own_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing refers to it any more, and who finds that out is the thread that a close waits for."""
-    builder = part_maker.build_part
+    builder = segment_builder.build_segment
     assert builder is not None
     dropped, collected = threading.Event(), threading.Event()
 
@@ -33,7 +33,7 @@ def test_an_index_may_be_collected_in_the_thread_of_its_own_merge(
         collected.set()
         builder(*arguments, **how)
 
-    monkeypatch.setattr(part_maker, "build_part", build)
+    monkeypatch.setattr(segment_builder, "build_segment", build)
     index = velo.create(tmp_path / "i", dim=DIM, threads=1)
     index.insert(ROWS)
     index.optimize(wait=False)

@@ -38,9 +38,9 @@ def test_rows_come_by_command(tmp_path: Path) -> None:
         "upsert", str(path), str(tmp_path / "again.npy"), "--ids", "id-5,new", "--metadata", str(metadata)
     )
     assert (second["written"], second["replaced"], second["rows"]) == (2, 1, 91)
-    parts = told("optimize", str(path))["parts"]
-    assert isinstance(parts, list)
-    assert [part["n"] for part in parts] == [91]
+    segments = told("optimize", str(path))["parts"]
+    assert isinstance(segments, list)
+    assert [segment["n"] for segment in segments] == [91]
     with velo.open(path, threads=1) as index:
         assert index.get(["new", "id-7"])["n"].to_pylist() == [501, 7]
     twice = CliRunner().invoke(

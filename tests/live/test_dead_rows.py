@@ -1,4 +1,4 @@
-"""Rows that died make their part worth a merge, with no new row written."""
+"""Rows that died make their segment worth a merge, with no new row written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import velo
+from velo.compaction import compactor
+from velo.compaction.worker import Worker
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import upkeep
-from velo.upkeep.worker import Worker
 
 N, YOUNG, DIM = 2_000, 200, 16
 VECTORS = synthetic_vectors(N + YOUNG, DIM, seed=3)
@@ -21,7 +21,7 @@ VECTORS = synthetic_vectors(N + YOUNG, DIM, seed=3)
 
 @pytest.fixture
 def grown(tmp_path: Path) -> Path:
-    """A large part and a young one."""
+    """A large segment and a young one."""
     path = tmp_path / "i.velo"
     with velo.create(path, dim=DIM) as index:
         index.insert(VECTORS[:N], np.arange(N))
@@ -32,11 +32,11 @@ def grown(tmp_path: Path) -> Path:
 
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
-    """Wait for what is under way or begins at once; rows and dead rows of each part then."""
-    assert index._folders[0].upkeep is not None
-    index._folders[0].upkeep.join()
+    """Wait for what is under way or begins at once; rows and dead rows of each segment then."""
+    assert index._folders[0].compactor is not None
+    index._folders[0].compactor.join()
     index.refresh()
-    return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
+    return [(segment["n"], segment["dead"]) for segment in index.info()["live"]["parts"]]
 
 
 def expect(index: velo.Index, ids: np.ndarray) -> None:
@@ -46,10 +46,10 @@ def expect(index: velo.Index, ids: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("verb", ["delete", "delete by filter", "upsert", "update"])
-def test_a_part_of_which_a_fifth_died_is_made_anew(
+def test_a_segment_of_which_a_fifth_died_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     path = tmp_path / "i.velo"
     numbers = np.arange(N)
     with velo.create(path, dim=DIM, metadata=pa.schema({"number": pa.int64()})) as index:
@@ -70,8 +70,8 @@ def test_a_part_of_which_a_fifth_died_is_made_anew(
     velo.verify(path)
 
 
-def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+def test_a_young_segment_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N, N + YOUNG))
         assert settle(index) == [(N, 0)]
@@ -80,11 +80,11 @@ def test_a_young_part_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
-def test_a_part_of_which_nothing_lives_is_not_read(
+def test_a_segment_of_which_nothing_lives_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Any
 ) -> None:
     """Until it is merged away."""
-    monkeypatch.setattr(upkeep, "_LATER_S", 600.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 600.0)
     path = tmp_path / "i.velo"
     numbers = np.arange(N)
     velo.build(path, VECTORS[:N], metadata={"number": numbers}, threads=1, calibrate=False).close()
@@ -107,7 +107,7 @@ def test_a_part_of_which_nothing_lives_is_not_read(
 
 
 def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         for row in range(100):
             index.delete(row)
@@ -116,13 +116,13 @@ def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.Monkey
 
 
 def test_who_closes_at_once_waits_for_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 60.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 60.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N // 4))
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     with velo.open(grown) as index:
-        parts = index.info()["live"]["parts"]
-        assert [(part["n"], part["dead"]) for part in parts] == [(N, N // 4), (YOUNG, 0)], (
+        segments = index.info()["live"]["parts"]
+        assert [(segment["n"], segment["dead"]) for segment in segments] == [(N, N // 4), (YOUNG, 0)], (
             "nothing was made anew"
         )
     with velo.open(grown, writable=True, threads=1) as index:

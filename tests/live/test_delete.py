@@ -130,8 +130,8 @@ def test_the_first_delete_makes_the_folder_live(folder: Path, vectors: np.ndarra
         assert {entry.name for entry in folder.iterdir()} == set(before), "nothing was to be written"
         index.delete([1])
     assert not (folder / "manifest.json").exists(), "an older velo finds no index rather than a wrong one"
-    part = folder / "part-0000000000000001"
-    assert {name: (part / name).read_bytes() for name in before} == before
+    segment = folder / "part-0000000000000001"
+    assert {name: (segment / name).read_bytes() for name in before} == before
     assert velo.verify(folder) > 0
     with velo.open(folder, memory="50%") as index, pickle.loads(pickle.dumps(index)) as copy:
         assert 1 not in all_ids(copy, vectors[1])

@@ -14,7 +14,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.parts.native_view import NativeView
+from velo.segments.native_view import NativeView
 
 DIM = 16
 ROWS = np.random.default_rng(3).normal(size=(3_000, DIM)).astype(np.float32)
@@ -55,7 +55,7 @@ def test_the_loop_goes_on_while_the_delta_is_searched(
     assert len(found) == 40
 
 
-def test_a_timeout_holds_for_the_delta_and_all_parts_together(
+def test_a_timeout_holds_for_the_delta_and_all_segments_together(
     index: velo.Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []

@@ -13,11 +13,11 @@ import velo
 from tests.live.rows import DIM, vectors_of
 from tests.live.test_column_types import kinds_and_values
 from velo import errors
+from velo.compaction.sources import Sources
 from velo.folder import flow, spool
 from velo.folder.flow import flowed_columns
 from velo.folder.metadata import encoded_columns
 from velo.folder.spool import Body, Spool
-from velo.upkeep.sources import Sources
 
 # Every Arrow type passes through here: the stubs, generic in it, have nothing to check.
 pa: Any = pyarrow
@@ -45,7 +45,7 @@ def columns_of(random: np.random.Generator, piece: int) -> Any:
     made = {
         "text": pa.array(texts(random, _EACH), pa.large_string()),
         "tags": pa.array(lists(random, texts(random, _EACH)), pa.list_(pa.string())),
-        # 180 values of three parts, which no index of 8 bits counts.
+        # 180 values of three segments, which no index of 8 bits counts.
         "narrow": pa.array(own).dictionary_encode().cast(_NARROW),
         "narrow numbers": pa.array([60 * piece + row % 60 for row in range(_EACH)])
         .dictionary_encode()
@@ -75,7 +75,7 @@ def columns_of(random: np.random.Generator, piece: int) -> Any:
 def both_ways(index: velo.Index, folder: Path, random: np.random.Generator) -> tuple[Any, Any]:
     """What lives, flowed and whole, in an order of its own."""
     view = index._folders[0].live.view()
-    names = [part.name for part in view.parts]
+    names = [segment.name for segment in view.segments]
     sources = Sources.alive(view, names, list(range(len(names))), with_delta=True)
     order = random.permutation(sources.count).astype(np.uint32)
     flowing = sources.metadata()
@@ -109,7 +109,7 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("batches")
 def test_columns_are_the_same_as_if_they_were_whole(tmp_path: Path, random: np.random.Generator) -> None:
-    """Of parts that have all columns, and some; of the delta; with rows that are dead."""
+    """Of segments that have all columns, and some; of the delta; with rows that are dead."""
     pieces = [columns_of(random, piece) for piece in range(_PIECES)]
     vectors = vectors_of(_EACH)
     with velo.create(tmp_path / "i", dim=DIM, metadata=pieces[0].schema, threads=1) as index:
@@ -128,7 +128,7 @@ def test_columns_are_the_same_as_if_they_were_whole(tmp_path: Path, random: np.r
         check_same(index, tmp_path, random)
         before = index.rows().sort_by("id")
         index.optimize()
-        assert [part["dead"] for part in index.info()["live"]["parts"]] == [0]
+        assert [segment["dead"] for segment in index.info()["live"]["parts"]] == [0]
         after = index.rows().sort_by("id")
         assert after.schema.names == before.schema.names
         for name in after.schema.names:
@@ -237,7 +237,7 @@ with velo.open(sys.argv[1], writable=True, memory="16MiB", merge_memory="16MiB",
     index.optimize()
     ended = True
     looks.join()
-    assert [part["dead"] for part in index.info()["live"]["parts"]] == [0]
+    assert [segment["dead"] for segment in index.info()["live"]["parts"]] == [0]
 print(peak - before, *[name for name in ("pandas",) if name in sys.modules])
 """
 

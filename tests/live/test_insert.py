@@ -1,4 +1,4 @@
-"""Rows that come while an index answers: inserted, replaced, folded into parts, and refused."""
+"""Rows that come while an index answers: inserted, replaced, folded into segments, and refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ids_in(index: velo.Index, **how: Any) -> set[Any]:
     return set(found.ids[: int(found.counts[0])].tolist())
 
 
-def test_rows_are_found_at_once_and_after_a_part_was_made_of_them(index: velo.Index) -> None:
+def test_rows_are_found_at_once_and_after_a_segment_was_made_of_them(index: velo.Index) -> None:
     vectors = vectors_of(600)
     assert len(index) == 0
     assert ids_in(index) == set()
@@ -63,10 +63,10 @@ def test_rows_are_found_at_once_and_after_a_part_was_made_of_them(index: velo.In
             index.optimize()
     info = index.info()["live"]
     assert info["delta"]["n"] == 0
-    assert [part["n"] for part in info["parts"]] == [200]
+    assert [segment["n"] for segment in info["parts"]] == [200]
 
 
-def test_parts_and_delta_are_one(index: velo.Index, tmp_path: Path) -> None:
+def test_segments_and_delta_are_one(index: velo.Index, tmp_path: Path) -> None:
     vectors = vectors_of(400)
     for start in range(0, 400, 100):
         index.insert(vectors[start : start + 100], metadata=table(range(start, start + 100)))
@@ -96,8 +96,8 @@ def test_parts_and_delta_are_one(index: velo.Index, tmp_path: Path) -> None:
         index.optimize()
         assert len(index) == 395
         assert len(ids_in(index)) == 395
-        parts = list((tmp_path / "a.velo").glob("part-*"))
-        assert len(parts) == 4, "a reader holds three of them"
+        segments = list((tmp_path / "a.velo").glob("part-*"))
+        assert len(segments) == 4, "a reader holds three of them"
         assert len(ids_in(reader)) == 395
         assert not reader.refresh() or len(reader) == 395
         assert len(ids_in(reader)) == 395
@@ -262,23 +262,23 @@ def test_memory_for_new_rows_is_bounded(tmp_path: Path) -> None:
         assert index.search(vectors[7_777], 1).ids.tolist() == [7_777]
 
 
-def test_the_delta_becomes_a_part_while_parts_become_one(
+def test_the_delta_becomes_a_segment_while_segments_become_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who needs room waits for no merge; what is replaced and deleted meanwhile is so in the merged part."""
-    from velo.upkeep.part_maker import PartMaker, Sources
+    """A write that needs room waits for no merge; replaced and deleted rows are so in the merged segment."""
+    from velo.compaction.segment_builder import SegmentBuilder, Sources
 
     vectors = vectors_of(2_000)
-    commit, gate = PartMaker._commit, threading.Event()
+    commit, guard = SegmentBuilder._commit, threading.Event()
     under_way = threading.Event()
 
-    def late(self: PartMaker, sources: Sources, made: Any) -> None:
-        if sources.parts:
+    def late(self: SegmentBuilder, sources: Sources, made: Any) -> None:
+        if sources.segments:
             under_way.set()
-            assert gate.wait(60)
+            assert guard.wait(60)
         commit(self, sources, made)
 
-    monkeypatch.setattr(PartMaker, "_commit", late)
+    monkeypatch.setattr(SegmentBuilder, "_commit", late)
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         index.insert(vectors[:500], ids=np.arange(500))
         index.flush()
@@ -289,14 +289,14 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
         index.delete([3, 700])
         index.upsert(vectors[1_000:1_010], ids=np.arange(10, 20))
         index.insert(vectors[1_010:], ids=np.arange(1_010, 2_000))
-        assert index._folders[0].upkeep is not None
-        assert index._folders[0].upkeep.wait(60)  # the delta, while the merge still stands
+        assert index._folders[0].compactor is not None
+        assert index._folders[0].compactor.wait(60)  # the delta, while the merge still stands
         live = index.info()["live"]
-        assert [part["n"] for part in live["parts"]] == [500, 500, 1_000]
-        gate.set()
-        index._folders[0].upkeep.join()
-        live = index.info()["live"]  # then all became one: the young part was large
-        assert [(part["n"], part["dead"]) for part in live["parts"]] == [(2_000 - 12, 0)]
+        assert [segment["n"] for segment in live["parts"]] == [500, 500, 1_000]
+        guard.set()
+        index._folders[0].compactor.join()
+        live = index.info()["live"]  # then all became one: the young segment was large
+        assert [(segment["n"], segment["dead"]) for segment in live["parts"]] == [(2_000 - 12, 0)]
         assert len(index) == 2_000 - 12
         wanted = [index.search(vectors[row], k=1, recall=1.0).ids[0] for row in (0, 1_000, 1_500)]
         assert wanted == [0, 10, 1_500]
@@ -304,24 +304,26 @@ def test_the_delta_becomes_a_part_while_parts_become_one(
 
 
 def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.upkeep.upkeep import Upkeep
+    from velo.compaction.compactor import Compactor
 
     vectors = vectors_of(9_000)
-    gate = threading.Event()
-    folded = Upkeep._flush_delta
-    monkeypatch.setattr(Upkeep, "_flush_delta", lambda self, share: (gate.wait(20), folded(self, share))[1])
+    guard = threading.Event()
+    folded = Compactor._flush_delta
+    monkeypatch.setattr(
+        Compactor, "_flush_delta", lambda self, share: (guard.wait(20), folded(self, share))[1]
+    )
     with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
         index.insert(vectors[:5_000])
         index.insert(vectors[5_000:5_100])
         with pytest.raises(errors.BusyError, match="try again"):
             index.insert(np.zeros((5_000, DIM), np.float32), timeout_s=0.05)
         assert len(index) == 5_100, "nothing of it was written"
-        gate.set()
+        guard.set()
         assert index.insert(vectors[5_100:], timeout_s=60).rows == 3_900
         assert len(index) == 9_000
 
 
-def test_writes_and_searches_go_on_while_parts_are_made(tmp_path: Path) -> None:
+def test_writes_and_searches_go_on_while_segments_are_made(tmp_path: Path) -> None:
     vectors = vectors_of(3_000)
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         index.insert(vectors[:1_500], list(range(1_500)))
@@ -362,7 +364,7 @@ def test_writes_and_searches_go_on_while_parts_are_made(tmp_path: Path) -> None:
         assert index.get_vectors([10, 13]) == pytest.approx(vectors[[1_750, 2_650]])
 
 
-def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that link have less priority meanwhile, and none of those that search has afterwards."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     set_priority = os.setpriority
@@ -386,8 +388,8 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.
         index.flush()
         assert seen == [usual]  # somebody waits for it
         index.insert(vectors_of(4_000))
-        assert index._folders[0].upkeep is not None
-        index._folders[0].upkeep.begin()
+        assert index._folders[0].compactor is not None
+        index._folders[0].compactor.begin()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
             time.sleep(0.01)
         assert seen == [usual, max(usual, 5), max(usual, 10)]  # of the delta, then of the merge
@@ -396,8 +398,8 @@ def test_a_fold_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytest.
         assert priorities() == {usual}
 
 
-def test_info_tells_parts_and_delta_of_one_moment(tmp_path: Path) -> None:
-    """The library has the part of a fold before a search of this process sees it."""
+def test_info_tells_segments_and_delta_of_one_moment(tmp_path: Path) -> None:
+    """The library has the part of a commit before a search of this process sees it."""
     with velo.create(tmp_path / "a", dim=DIM, durability="process") as index:
         index.insert(vectors_of(1_000))
         live = index._folders[0].live
@@ -406,21 +408,21 @@ def test_info_tells_parts_and_delta_of_one_moment(tmp_path: Path) -> None:
         index.flush()
         live._view = _native.lib.velo_live_version(live._handle), before
         told = index.info()["live"]
-        assert [part["n"] for part in told["parts"]] + [told["delta"]["n"]] == [1_000]
+        assert [segment["n"] for segment in told["parts"]] + [told["delta"]["n"]] == [1_000]
 
 
 def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.upkeep import part_maker
+    from velo.compaction import segment_builder
 
     budgets: list[int] = []
-    builder = part_maker.build_part
+    builder = segment_builder.build_segment
     assert builder is not None
 
     def build(*arguments: Any, **options: Any) -> None:
         budgets.append(options["build_memory"])
         builder(*arguments, **options)
 
-    monkeypatch.setattr(part_maker, "build_part", build)
+    monkeypatch.setattr(segment_builder, "build_segment", build)
     with pytest.raises(errors.InvalidArgumentError, match="merge_memory"):
         velo.create(tmp_path / "a", dim=DIM, merge_memory="much")
     for number, (named, budget) in enumerate(((None, 8 << 20), ("16MiB", 16 << 20))):
@@ -428,7 +430,7 @@ def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.M
         with velo.create(tmp_path / str(number), dim=DIM, durability="process", **options) as index:
             index.insert(vectors_of(100))
             index.flush()
-            assert budgets.pop() == budget - 20 * len(index)  # what the fold itself keeps of its rows
+            assert budgets.pop() == budget - 20 * len(index)  # what the commit itself keeps of its rows
         with velo.open(tmp_path / str(number), writable=True, **options) as index:
             index.insert(vectors_of(100))
             index.optimize()
@@ -454,11 +456,11 @@ def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:
         assert index.search(vectors[0], 1).ids.tolist() == [1_000]
 
 
-def test_a_fold_that_fails_fails_no_write_that_has_room(
+def test_a_commit_that_fails_fails_no_write_that_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
-    from velo.upkeep import part_maker
+    from velo.compaction import segment_builder
 
     def fail(path: Path, *_: Any, **__: Any) -> None:
         raise errors.NoSpaceError("the device is full", file=str(path))
@@ -474,7 +476,7 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
                 written += 100
 
         with monkeypatch.context() as patch:
-            patch.setattr(part_maker, "build_part", fail)
+            patch.setattr(segment_builder, "build_segment", fail)
             with pytest.raises(errors.NoSpaceError):
                 write()
             live = index.info()["live"]
@@ -488,8 +490,8 @@ def test_a_fold_that_fails_fails_no_write_that_has_room(
         assert len(index) == written + 100
 
 
-def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from velo.upkeep import part_maker
+def test_a_commit_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from velo.compaction import segment_builder
 
     vectors = vectors_of(100)
 
@@ -501,7 +503,7 @@ def test_a_fold_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         index.insert(vectors)
         with monkeypatch.context() as patch:
-            patch.setattr(part_maker, "build_part", fail)
+            patch.setattr(segment_builder, "build_segment", fail)
             with pytest.raises(errors.NoSpaceError):
                 index.flush()
         assert len(index) == 100

@@ -42,16 +42,16 @@ class Verb:
 
 def _flush_here(index: velo.Index) -> None:
     """What the delta's own thread does, in this one."""
-    upkeep = index._folders[0].upkeep
-    assert upkeep is not None
-    upkeep._flush_delta(upkeep._how(upkeep._delta_worker, 0, gives_way=False))
+    compactor = index._folders[0].compactor
+    assert compactor is not None
+    compactor._flush_delta(compactor._how(compactor._delta_worker, 0, gives_way=False))
 
 
 def _optimize_here(index: velo.Index) -> None:
-    """What the parts' own thread does, in this one."""
-    upkeep = index._folders[0].upkeep
-    assert upkeep is not None
-    upkeep._merge_all(upkeep._how(upkeep._parts_worker, 0, gives_way=False))
+    """What the segments' own thread does, in this one."""
+    compactor = index._folders[0].compactor
+    assert compactor is not None
+    compactor._merge_all(compactor._how(compactor._segments_worker, 0, gives_way=False))
 
 
 def _large(index: velo.Index, verb: str, ids: list[int], plus: int = 0) -> None:
@@ -120,7 +120,7 @@ def check(index: velo.Index, expected: list[Rows]) -> Rows:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An index that was built and never written to, and one of two parts, dead rows and a delta."""
+    """An index that was built and never written to, and one of two segments, dead rows and a delta."""
     parent = tmp_path_factory.mktemp("interrupts")
     ids = list(range(40))
     velo.build(

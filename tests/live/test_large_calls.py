@@ -22,8 +22,8 @@ import pytest
 import velo
 from tests.live.rows import DIM, SCHEMA, no_room, table, vectors_of
 from velo import errors
-from velo.parts.data import LiveData
-from velo.upkeep import part_maker
+from velo.compaction import segment_builder
+from velo.segments.data import LiveData
 
 #: More than a delta of 1 MiB takes.
 MANY = 6_500
@@ -35,12 +35,12 @@ IDS: dict[str, Callable[[Any], Any]] = {
 
 
 def folders_of(path: Path) -> set[str]:
-    """The parts that lie in an index."""
+    """The segments that lie in an index."""
     return {one.name for one in path.iterdir() if one.name.startswith(("part-", "merge-"))}
 
 
 def named_in(path: Path) -> set[str]:
-    return {part["path"] for part in json.loads((path / "live.json").read_text())["parts"]}
+    return {segment["path"] for segment in json.loads((path / "live.json").read_text())["parts"]}
 
 
 def rows_of(index: velo.Index) -> dict[Any, tuple[Any, ...]]:
@@ -85,7 +85,7 @@ def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -
         assert (done.rows, done.replaced, done.sequence, done.durable) == (MANY, 0, 1, True)
         assert done.first_id == firsts[0]
         live = large.info()["live"]
-        assert [part["n"] for part in live["parts"]] == [MANY]
+        assert [segment["n"] for segment in live["parts"]] == [MANY]
         assert live["delta"]["n"] == 0
         assert live["numbered"] is (kind == "numbered")
         assert rows_of(large) == rows_of(small) == after_a_crash(large, tmp_path)
@@ -156,14 +156,14 @@ def test_an_index_that_was_built_takes_it(tmp_path: Path) -> None:
     with velo.open(tmp_path / "a", writable=True, memory="1MiB") as index:
         done = index.insert(vectors[100:], metadata=table(range(100, MANY + 100)))
         assert (done.first_id, done.sequence) == (100, 1)
-        assert [part["n"] for part in index.info()["live"]["parts"]] == [100, MANY]
+        assert [segment["n"] for segment in index.info()["live"]["parts"]] == [100, MANY]
         found = rows_of(index)
         assert [found[row][2] for row in range(MANY + 100)] == list(range(MANY + 100))
         assert after_a_crash(index, tmp_path) == found
 
 
 def test_what_it_replaces_is_gone_wherever_it_was(index: velo.Index, tmp_path: Path) -> None:
-    """Rows of parts, of the delta, of the call itself: also where the log is read again, and after folds."""
+    """Rows of segments, of the delta, of the call itself; also after a log replay and after commits."""
     vectors = vectors_of(200)
     rows = {row: (tuple(vectors[row].tolist()), f"x{row % 5}", row) for row in range(200)}
     for start in (0, 30):
@@ -227,7 +227,7 @@ def refused(index: velo.Index, tmp_path: Path, kind: type[errors.VeloError], *wh
         getattr(index, verb)(*what, **how)
     assert rows_of(index) == before == after_a_crash(index, tmp_path)
     assert index.info()["live"]["sequence"] == sequence
-    index._folders[0].upkeep.sweep()
+    index._folders[0].compactor.sweep()
     assert folders_of(index.path) == named_in(index.path)
     return caught.value
 
@@ -263,7 +263,7 @@ def test_what_small_calls_refuse_it_does_too(index: velo.Index, tmp_path: Path) 
 def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the call that it was for came to nothing; and nobody upserts one that was never told."""
     vectors = vectors_of(30)
-    build = part_maker.build_part
+    build = segment_builder.build_segment
     assert build is not None
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         assert index.insert(vectors[:10]).first_id == 0
@@ -275,10 +275,10 @@ def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert index.insert(vectors[10:12]).first_id == 15  # while the large call is under way
             raise errors.NoSpaceError("full")
 
-        monkeypatch.setattr(part_maker, "build_part", fails)
+        monkeypatch.setattr(segment_builder, "build_segment", fails)
         with no_room(index), pytest.raises(errors.NoSpaceError):
             index.insert(vectors[:5])
-        monkeypatch.setattr(part_maker, "build_part", build)
+        monkeypatch.setattr(segment_builder, "build_segment", build)
         with pytest.raises(errors.UnknownIdError):
             index.upsert(vectors[:1], [12])
         assert refused(index, tmp_path, errors.UnknownIdError, vectors[:2], [3, 12], verb="upsert").row == 1
@@ -291,23 +291,23 @@ def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def meanwhile(index: velo.Index, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something when the next part was made, before it takes its place; there is room for it."""
+    """Do something when the next segment was made, before it takes its place; there is room for it."""
     live = index._folders[0].live
     assert live is not None
-    build = part_maker.build_part
+    build = segment_builder.build_segment
     assert build is not None
 
     def watched(*what: Any, **how: Any) -> None:
-        monkeypatch.setattr(part_maker, "build_part", build)
+        monkeypatch.setattr(segment_builder, "build_segment", build)
         build(*what, **how)
         live.delta_bytes_max, most = 64 << 20, live.delta_bytes_max
         act()
         live.delta_bytes_max = most
 
-    monkeypatch.setattr(part_maker, "build_part", watched)
+    monkeypatch.setattr(segment_builder, "build_segment", watched)
 
 
-def test_ids_are_held_against_what_lives_when_the_part_is_there(
+def test_ids_are_held_against_what_lives_when_the_segment_is_there(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = vectors_of(30)
@@ -348,12 +348,12 @@ def test_columns_that_come_meanwhile(
     assert after_a_crash(index, tmp_path) == found
 
 
-def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
+def test_a_merge_that_took_the_delta_finds_it_behind_other_segments(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The delta becomes a part before the merge ends, and that of a large call comes before it."""
+    """The delta becomes a segment before the merge ends, and that of a large call comes before it."""
     vectors = vectors_of(100)
-    build = part_maker.build_part
+    build = segment_builder.build_segment
     assert build is not None
     merges, goes_on = threading.Event(), threading.Event()
 
@@ -363,7 +363,7 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
             assert goes_on.wait(60)
         build(*what, **how)
 
-    monkeypatch.setattr(part_maker, "build_part", watched)
+    monkeypatch.setattr(segment_builder, "build_segment", watched)
     for start in (0, 10):
         index.insert(vectors[start : start + 10], range(start, start + 10), table(range(start, start + 10)))
         index.flush()
@@ -373,16 +373,16 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_parts(
     with no_room(index):
         index.upsert(vectors[30:40], range(25, 35), table(range(30, 40)))
     index.insert(vectors[40:45], range(40, 45), table(range(40, 45)))
-    assert index._folders[0].upkeep is not None
-    assert index._folders[0].upkeep.wait(60)  # the delta becomes a part
+    assert index._folders[0].compactor is not None
+    assert index._folders[0].compactor.wait(60)  # the delta becomes a segment
     index.delete([1, 21, 26, 41])
     expected = rows_of(index)
     goes_on.set()
-    index._folders[0].upkeep.join()
+    index._folders[0].compactor.join()
     assert rows_of(index) == expected == after_a_crash(index, tmp_path)
 
 
-def test_while_others_write_search_and_fold(tmp_path: Path) -> None:
+def test_while_others_write_search_and_commit(tmp_path: Path) -> None:
     """Each thread has ids of its own; large calls of two threads are under way at once."""
     vectors = vectors_of(4_000)
     failures: list[BaseException] = []
@@ -413,7 +413,7 @@ def test_while_others_write_search_and_fold(tmp_path: Path) -> None:
                     kept = [one for one in row if one != -1]
                     assert len(kept) == len(set(kept))
 
-        def fold() -> None:
+        def commit() -> None:
             while not over.is_set():
                 index.flush()
                 index.optimize()
@@ -430,7 +430,7 @@ def test_while_others_write_search_and_fold(tmp_path: Path) -> None:
             threading.Thread(target=run, args=(write, number, size))
             for number, size in enumerate((150, 150, 5, 40))
         ]
-        others = [threading.Thread(target=run, args=(one,)) for one in (search, fold)]
+        others = [threading.Thread(target=run, args=(one,)) for one in (search, commit)]
         for thread in (*writers, *others):
             thread.start()
         for thread in writers:
@@ -460,7 +460,7 @@ def test_what_fails_leaves_nothing(
     index.insert(vectors[5:9], range(5, 9), table(range(5, 9)))
     ids = range(10, 20) if verb == "insert" else [2, 7, *range(10, 18)]
     columns = table(range(10))
-    insert_part = LiveData.insert_part
+    insert_segment = LiveData.insert_segment
     kind: type[errors.VeloError] = errors.NoSpaceError
 
     def fails(*what: Any, **how: Any) -> Any:
@@ -472,19 +472,19 @@ def test_what_fails_leaves_nothing(
         # A root takes more than the ids do.
         resource.setrlimit(resource.RLIMIT_FSIZE, (10 if step == "full" else 300, hard))
         try:
-            return insert_part(self, rows, first_row, made)
+            return insert_segment(self, rows, first_row, made)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             signal.signal(signal.SIGXFSZ, before)
 
     with monkeypatch.context() as patch:
-        assert index._folders[0].upkeep is not None
+        assert index._folders[0].compactor is not None
         if step == "build":
-            patch.setattr(part_maker, "build_part", fails)
+            patch.setattr(segment_builder, "build_segment", fails)
         elif step == "open":
-            patch.setattr(index._folders[0].upkeep._maker, "_open_part", fails)
+            patch.setattr(index._folders[0].compactor._maker, "_open_segment", fails)
         elif step.startswith("full"):
-            patch.setattr(LiveData, "insert_part", with_full_disk)
+            patch.setattr(LiveData, "insert_segment", with_full_disk)
         else:
             patch.setattr(LiveData, step, fails)
         refused(index, tmp_path, kind, vectors[10:20], ids, columns, verb=verb)
@@ -500,11 +500,11 @@ PROGRAM = """
 import os, sys
 import numpy as np
 import velo
-from velo.upkeep import part_maker
-from velo.parts.data import LiveData
+from velo.compaction import segment_maker
+from velo.segments.data import LiveData
 
 path, step = sys.argv[1:]
-build, insert_part = part_maker.build_part, LiveData.insert_part
+build, insert_segment = segment_maker.build_segment, LiveData.insert_segment
 
 def half(folder, *what, **how):
     if step == "before":
@@ -513,13 +513,13 @@ def half(folder, *what, **how):
     os._exit(9)
 
 def late(*what):
-    insert_part(*what)
+    insert_segment(*what)
     os._exit(9)
 
 if step == "after":
-    LiveData.insert_part = late
+    LiveData.insert_segment = late
 else:
-    part_maker.build_part = half
+    segment_maker.build_segment = half
 with velo.open(path, writable=True, threads=1) as index:
     index._folders[0].live.delta_bytes_max = 0
     index.upsert(np.eye(3), ids=[1, 2, 3], request="killed")
@@ -596,9 +596,9 @@ def test_a_call_that_no_merge_has_the_memory_for(tmp_path: Path) -> None:
         assert caught.value.needed_bytes > 400_000
         assert len(index) == 0
         assert folders_of(index.path) == set()
-        assert index._folders[0].upkeep is not None
+        assert index._folders[0].compactor is not None
         with (
-            index._folders[0].upkeep._maker._memory.share(400_000, 400_000, 400_000),
+            index._folders[0].compactor._maker._memory.share(400_000, 400_000, 400_000),
             pytest.raises(errors.BusyError, match="try again"),
         ):
             index.insert(vectors_of(MANY), timeout_s=0.05)

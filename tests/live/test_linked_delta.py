@@ -1,4 +1,4 @@
-"""Many rows that no part holds: a graph over them is walked, and finds what a look at all of them does."""
+"""Many rows that no segment holds: a graph over them is walked, and finds what a look at all of them does."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
-def test_beside_a_part_few_rows_are_measured_and_none_that_is_nearer_is_missed(
+def test_beside_a_segment_few_rows_are_measured_and_none_that_is_nearer_is_missed(
     tmp_path: Path, metric: str, dtype: Any
 ) -> None:
     random = np.random.default_rng(9)
@@ -175,11 +175,11 @@ def test_beside_a_part_few_rows_are_measured_and_none_that_is_nearer_is_missed(
         for start in range(8_000, 12_000, 500):
             index.insert(vectors[start : start + 500])
         assert index.info()["live"]["delta"]["n"] == 4_000
-        part = index.search(queries, 10, filter=velo.ids(range(8_000)))
+        segment = index.search(queries, 10, filter=velo.ids(range(8_000)))
         all_rows = index.search(queries, 10, recall=0.95, tuning=velo.SearchTuning(filter_plan="scan"))
         got = index.search(queries, 10, recall=0.95)
         found = index.search(queries, 10, recall=0.95, filter=velo.ids(range(4_000, 12_000)))
-    assert got.stats["estimates"].mean() - part.stats["estimates"].mean() < 2_000
+    assert got.stats["estimates"].mean() - segment.stats["estimates"].mean() < 2_000
     young = all_rows.ids >= 8_000
     assert 0.2 < young.mean() < 0.5
     kept = [len(set(a[b]) & set(c)) for a, b, c in zip(all_rows.ids, young, got.ids, strict=True)]

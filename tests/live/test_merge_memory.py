@@ -18,14 +18,14 @@ import velo
 from tests.live.rows import DIM, vectors_of
 from velo import errors
 from velo.building.build import build_shard
+from velo.compaction import segment_builder
+from velo.compaction.merge_memory import BuildBytes, MergeMemory
 from velo.folder.manifest import read_manifest
 from velo.folder.opened import OpenedFolder
 from velo.formats.files import as_source
 from velo.options import BuildOptions
-from velo.parts.data import LiveData
+from velo.segments.data import LiveData
 from velo.testing import synthetic_vectors
-from velo.upkeep import part_maker
-from velo.upkeep.merge_memory import BuildBytes, MergeMemory
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
     held: list[int] = []
     most: list[int] = []
 
-    def fold(number: int) -> None:
+    def commit(number: int) -> None:
         dice = random.Random(seed + number)
         for _ in range(60):
             least = dice.randint(1, total)
@@ -70,7 +70,7 @@ def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
                 with lock:
                     held.remove(given)
 
-    threads = [threading.Thread(target=fold, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=commit, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,7 +87,7 @@ def test_who_waits_is_not_overtaken_and_who_can_never_run_is_told(tmp_path: Path
     memory = MergeMemory("64MiB", None, live)
     order: list[str] = []
 
-    def fold(name: str, least: int) -> threading.Thread:
+    def commit(name: str, least: int) -> threading.Thread:
         def run() -> None:
             with memory.share(100, least, least):
                 order.append(name)
@@ -101,9 +101,9 @@ def test_who_waits_is_not_overtaken_and_who_can_never_run_is_told(tmp_path: Path
     with memory.share(100, 50, 60) as given:
         assert given == 60
         waiting = 1
-        large = fold("large", 90)
+        large = commit("large", 90)
         waiting = 2
-        small = fold("small", 20)  # there is room for it now, but then the large one might wait for ever
+        small = commit("small", 20)  # there is room for it now, but then the large one might wait for ever
         assert order == []
         with (
             pytest.raises(errors.BudgetTooSmallError, match="merge_memory") as caught,
@@ -152,11 +152,11 @@ PROGRAM = """
 import json, os, sys, threading, time
 import numpy as np
 import velo
-from velo.upkeep import part_maker
+from velo.compaction import segment_maker
 
 path, memory, merge_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rows = np.random.default_rng(4).normal(size=(12_000, 32)).astype(np.float32)
-build, lock, running, seen = part_maker.build_part, threading.Lock(), {}, []
+build, lock, running, seen = segment_maker.build_segment, threading.Lock(), {}, []
 merges, beside = threading.Event(), threading.Event()
 
 def rss():
@@ -196,7 +196,7 @@ with velo.create(path, dim=32, **options) as index:
         for start in range(first, first + 4_000, 500):
             index.insert(rows[start : start + 500])
         index.flush()
-    part_maker.build_part = watched
+    segment_maker.build_segment = watched
     index.optimize(wait=False)
     assert merges.wait(60)
     for start in range(8_000, len(rows), 250):
@@ -211,7 +211,7 @@ print(json.dumps({"count": count, "found": found, "seen": seen, "growth": peak -
 
 
 def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) -> None:
-    """Of few dimensions a merge that keeps ids and rows has no room for codes besides; the new part has."""
+    """With few dimensions a merge that keeps ids and rows has no room for codes; the new segment has."""
     random = np.random.default_rng(7)
     drawn = random.standard_normal((9_400, 32)) * random.lognormal(0.0, 1.0, (9_400, 1))
     # Rows would be harder to find than queries to come: hardly a link leads to one far from all others.
@@ -224,14 +224,14 @@ def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) 
         index.flush()
         index.insert(vectors[8_700:])
         index.optimize()
-        (part,) = index.info()["live"]["parts"]
+        (segment,) = index.info()["live"]["parts"]
         found = index.search(queries, k=10, recall=0.95)
-    assert read_manifest(tmp_path / "i" / part["path"]).calibration is not None, "nobody measured it"
+    assert read_manifest(tmp_path / "i" / segment["path"]).calibration is not None, "nobody measured it"
     kept = [len(set(ids) & set(near)) for ids, near in zip(found.ids.tolist(), nearest.tolist(), strict=True)]
     assert np.mean(kept) / 10 >= 0.94
 
 
-def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
+def test_a_commit_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
     memory, merge_memory = 16 << 20, 4 << 20
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -245,7 +245,7 @@ def test_a_fold_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
 
 
 def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = part_maker.build_part
+    build = segment_builder.build_segment
     assert build is not None
     running: list[str] = []
     seen: list[list[str]] = []
@@ -271,21 +271,21 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         for start in range(0, 6_000, 1_000):
             index.insert(rows[start : start + 1_000])
             index.flush()
-        assert index._folders[0].upkeep is not None
-        index._folders[0].upkeep.join()
-        monkeypatch.setattr(part_maker, "build_part", watched)
+        assert index._folders[0].compactor is not None
+        index._folders[0].compactor.join()
+        monkeypatch.setattr(segment_builder, "build_segment", watched)
         index.insert(rows[6_000:6_200])
         index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)
         index.insert(rows[6_200:])
-        index._folders[0].upkeep.suggest()
-        memory = index._folders[0].upkeep._maker._memory
+        index._folders[0].compactor.suggest()
+        memory = index._folders[0].compactor._maker._memory
         deadline = time.monotonic() + 60
         while not memory._waiting:
             assert time.monotonic() < deadline, "a fold of the delta waits for its turn"
             time.sleep(1e-3)
         waits.set()
-        index._folders[0].upkeep.join()
+        index._folders[0].compactor.join()
         assert ["parts", "delta"] not in seen
         assert seen[:2] == [["parts"], ["delta"]]
         assert len(index) == 6_400
@@ -309,7 +309,7 @@ with velo.open(sys.argv[2], threads=2):
 """
 
 
-def test_a_young_part_takes_little_beside_its_codes(tmp_path: Path) -> None:
+def test_a_young_segment_takes_little_beside_its_codes(tmp_path: Path) -> None:
     """Each has a state for every query that may run; what no query used yet is not touched."""
     vectors = synthetic_vectors(2_000, 32, seed=5)
     one, many = tmp_path / "one", tmp_path / "many"

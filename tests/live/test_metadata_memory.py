@@ -48,8 +48,8 @@ index.delete([ids[0]])  # so that there is something to merge
 del some, ids, columns
 index.flush()
 index.optimize()
-parts = index.info()["live"]["parts"]
-assert [part["dead"] for part in parts] == [0]
+segments = index.info()["live"]["parts"]
+assert [segment["dead"] for segment in segments] == [0]
 ended = True
 looks.join()
 print(texts, most - own, resident("RssAnon") - own)

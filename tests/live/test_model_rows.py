@@ -60,11 +60,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(["insert", "upsert"]), ids=some_ids, value=values)
     def more_than_there_is_room_for(self, verb: str, ids: list[int], value: int) -> None:
-        parts = len(self.writer.info()["live"]["parts"])
+        segments = len(self.writer.info()["live"]["parts"])
         before = self.sequence
         with no_room(self.writer):
             self.write(verb, ids, value)
-        assert len(self.writer.info()["live"]["parts"]) == parts + (self.sequence > before)
+        assert len(self.writer.info()["live"]["parts"]) == segments + (self.sequence > before)
 
     def write(self, verb: str, ids: list[int], value: int) -> None:
         keys = self.named(ids)
@@ -180,7 +180,7 @@ class Machine(RuleBasedStateMachine):
     def optimize(self) -> None:
         self.writer.optimize()
         info = self.writer.info()["live"]
-        assert [part["n"] for part in info["parts"]] == ([len(self.live)] if self.live else [])
+        assert [segment["n"] for segment in info["parts"]] == ([len(self.live)] if self.live else [])
 
     @rule(durability=st.sampled_from(["sync", "interval", "process"]))
     def reopen(self, durability: Any) -> None:

@@ -96,7 +96,7 @@ READERS: dict[str, Callable[[Path, velo.Index], object]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An index that was built and never written to, and one of two parts, dead rows and a delta."""
+    """An index that was built and never written to, and one of two segments, dead rows and a delta."""
     parent = tmp_path_factory.mktemp("moments")
     vectors, ids, metadata = soak.rows_of(range(ROWS))
     velo.build(

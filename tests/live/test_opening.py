@@ -14,7 +14,7 @@ import velo
 from velo import errors
 from velo.folder.opened import OpenedFolder
 from velo.index import open as opening
-from velo.parts import rows
+from velo.segments import rows
 
 ROWS = np.random.default_rng(3).normal(size=(100, 4)).astype(np.float32)
 

@@ -14,7 +14,7 @@ DIM = 4
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_every_row_comes_once_while_parts_are_merged(
+def test_every_row_comes_once_while_segments_are_merged(
     tmp_path: Path, random: np.random.Generator, as_text: bool
 ) -> None:
     def named(number: int) -> Any:

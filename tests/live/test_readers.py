@@ -1,4 +1,4 @@
-"""Processes read while another writes and merges parts: nobody sees half of a call, or an error."""
+"""Processes read while another writes and merges segments: nobody sees half of a call, or an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import velo
-from velo.index import folder as parts
-from velo.parts.part import Part
+from velo.index import folder as segments
+from velo.segments.segment import Segment
 
 DIM = 8
 READERS = 4
@@ -111,7 +111,7 @@ def test_four_processes_read_while_one_writes_and_merges(tmp_path: Path, random:
 
 
 @pytest.mark.parametrize("when", [1, 3])
-def test_an_index_is_opened_whose_parts_become_one_meanwhile(
+def test_an_index_is_opened_whose_segments_become_one_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
     path = tmp_path / "a.velo"
@@ -121,15 +121,15 @@ def test_an_index_is_opened_whose_parts_become_one_meanwhile(
             index.insert(vectors_of(ids), ids)
             index.flush()
 
-        opened: list[Part] = []
+        opened: list[Segment] = []
 
-        def part(*arguments: Any, **options: Any) -> Part:
-            opened.append(Part(*arguments, **options))
+        def segment(*arguments: Any, **options: Any) -> Segment:
+            opened.append(Segment(*arguments, **options))
             if len(opened) == when:
-                index.optimize()  # the root that was read names these parts no longer
+                index.optimize()  # the root that was read names these segments no longer
             return opened[-1]
 
-        monkeypatch.setattr(parts, "Part", part)
+        monkeypatch.setattr(segments, "Segment", segment)
         with velo.open(path) as reader:
             monkeypatch.undo()
             assert len(reader) == 300

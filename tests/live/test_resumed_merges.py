@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import velo
-from velo.building import parts
+from velo.building import segments
+from velo.compaction import compactor, segment_builder
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import part_maker, upkeep
 
 N, NEW, DIM = 3000, 500, 24
 
@@ -27,15 +27,15 @@ N, NEW, DIM = 3000, 500, 24
 PROGRAM = """
     import functools, os, signal, sys
     import velo
-    from velo.building import build, parts
-    from velo.upkeep import part_maker
+    from velo.building import build, segments
+    from velo.compaction import segment_maker
 
     path, stage, share = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    part_maker._RESUMED_ROWS = 1
+    segment_maker._RESUMED_ROWS = 1
     build._POLL_SECONDS = 0.0005
     build.chunk_rows = lambda row_bytes: 250  # many chunks: many places to be killed in
-    parts.BuildOptions = functools.partial(parts.BuildOptions, checkpoint_s=0.001)
-    whole = parts.build_shard
+    segments.BuildOptions = functools.partial(segments.BuildOptions, checkpoint_s=0.001)
+    whole = segments.build_shard
 
     def watched(path, *args, watch=None, **how):
         is_merge = path.name.startswith("merge-")
@@ -50,7 +50,7 @@ PROGRAM = """
         if is_merge and stage == "built":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    parts.build_shard = watched
+    segments.build_shard = watched
     with velo.open(path, writable=True, threads=1) as index:
         index.optimize()
     """
@@ -58,7 +58,7 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A large part, a young one, and some rows of both that are dead."""
+    """A large segment, a young one, and some rows of both that are dead."""
     path = tmp_path_factory.mktemp("grown") / "i.velo"
     vectors = synthetic_vectors(N + NEW, DIM, seed=7)
     velo.build(path, vectors[:N], ids=np.arange(N), store_vectors=True, threads=2).close()
@@ -100,24 +100,24 @@ def expect(path: Path, vectors: np.ndarray, ids: np.ndarray) -> None:
 
 @pytest.fixture
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """Where builds of parts went on."""
+    """Where builds of segments went on."""
     found: list[tuple[str, int, int]] = []
-    whole = parts.build_shard
+    whole = segments.build_shard
 
     def watched(*args: Any, **how: Any) -> None:
         whole(*args, resumed=lambda *where: found.append(where), **how)
 
-    monkeypatch.setattr(parts, "build_shard", watched)
-    monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+    monkeypatch.setattr(segments, "build_shard", watched)
+    monkeypatch.setattr(segment_builder, "_RESUMED_ROWS", 1)
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     return found
 
 
 def go_on(path: Path) -> int:
-    """Open to write and wait for what goes on; how many parts there are then."""
+    """Open to write and wait for what goes on; how many segments there are then."""
     with velo.open(path, writable=True, threads=1) as index:
-        assert index._folders[0].upkeep is not None
-        index._folders[0].upkeep.join()
+        assert index._folders[0].compactor is not None
+        index._folders[0].compactor.join()
         return len(index.info()["live"]["parts"])
 
 
@@ -151,9 +151,10 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
     ids = np.array([one for one in range(N + NEW) if one % 11])
     expect(path, vectors, ids)
 
-    # Rows go, come back and change before it goes on: of both parts, and rows that were dead when it began.
+    # Rows go, come back and change before it goes on: of both segments, and rows that were dead when it
+    # began.
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "_LATER_S", 60.0)
+        patch.setattr(compactor, "_LATER_S", 60.0)
         with velo.open(path, writable=True, threads=1) as index:
             index.delete(np.arange(1, N + NEW, 7))
             again = np.arange(22, N + NEW, 77)
@@ -215,14 +216,14 @@ def test_codes_are_copied_in_a_merge_that_goes_on(
     velo.verify(broken)
 
 
-def test_a_merge_of_parts_that_are_gone_is_removed(
+def test_a_merge_of_segments_that_are_gone_is_removed(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"
     killed(grown, path, "write", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep, "_LATER_S", 60.0)
-        patch.setattr(part_maker.PartMaker, "has_begun", False)
+        patch.setattr(compactor, "_LATER_S", 60.0)
+        patch.setattr(segment_builder.SegmentBuilder, "has_begun", False)
         with velo.open(path, writable=True, threads=1) as index:
             index.optimize()
     assert len(begun(path)) == 2
@@ -233,10 +234,10 @@ def test_a_merge_of_parts_that_are_gone_is_removed(
     )
 
 
-def test_what_goes_on_takes_the_delta_as_a_part(
+def test_what_goes_on_takes_the_delta_as_a_segment(
     grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
-    """Rows of the delta have other numbers once it is read again; those of a part never have."""
+    """Rows of the delta have other numbers once it is read again; those of a segment never have."""
     with velo.open(grown, threads=1) as index:
         index.snapshot(tmp_path / "a")
     vectors = np.concatenate([synthetic_vectors(N + NEW, DIM, seed=7), synthetic_vectors(20, DIM, seed=8)])
@@ -302,7 +303,7 @@ def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
     assert resumed == []
 
 
-def test_a_part_that_is_named_twice_is_taken_by_no_merge(
+def test_a_segment_that_is_named_twice_is_taken_by_no_merge(
     grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"
@@ -324,12 +325,12 @@ def test_a_merge_that_fails_leaves_nothing(
     path = tmp_path / "i.velo"
     with velo.open(grown, threads=1) as index:
         index.snapshot(path)
-    monkeypatch.setattr(part_maker, "_RESUMED_ROWS", 1)
+    monkeypatch.setattr(segment_builder, "_RESUMED_ROWS", 1)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts, "build_shard", full)
+    monkeypatch.setattr(segments, "build_shard", full)
     with velo.open(path, writable=True, threads=1) as index, pytest.raises(velo.errors.NoSpaceError):
         index.optimize()
     assert begun(path) == []

@@ -1,4 +1,4 @@
-"""Every kind of search over parts, new rows, dead and replaced ones, against plain arithmetic."""
+"""Every kind of search over segments, new rows, dead and replaced ones, against plain arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import velo
 from tests.rungs import RUNGS, Rung
 from velo import errors
-from velo.parts import part
+from velo.segments import segment
 
 DIM = 16
 SCHEMA = pa.schema(
@@ -134,12 +134,12 @@ class World:
     ids=lambda of: "-".join(map(str, of)),
 )
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Of each metric without a budget, then on each rung, where parts get what is theirs of it."""
+    """Of each metric without a budget, then on each rung, where segments get what is theirs of it."""
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
     metric, rung = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part, "SHARE_FLOOR_BYTES", 1)
+        patch.setattr(segment, "SHARE_FLOOR_BYTES", 1)
         yield from _world(tmp_path_factory.mktemp("searches") / f"{metric}.velo", metric, seed, rung)
 
 
@@ -156,7 +156,7 @@ def _world(path: Path, metric: Any, seed: int, rung: Rung | None) -> Any:
     info = made.index.info()["live"]
     assert len(info["parts"]) == (3 if rung is None else 4)
     assert info["delta"]["n"] > 0
-    assert all(part["dead"] for part in info["parts"])
+    assert all(segment["dead"] for segment in info["parts"])
     assert info["delta"]["dead"]
     yield made
     made.index.close()
@@ -346,7 +346,7 @@ def test_a_reader_and_a_snapshot_see_the_same(world: World, tmp_path: Path) -> N
             assert found.ids[: int(found.counts[0])].tolist() == ids[:50]
 
 
-def test_a_query_is_outside_where_it_is_outside_of_all_parts(tmp_path: Path) -> None:
+def test_a_query_is_outside_where_it_is_outside_of_all_segments(tmp_path: Path) -> None:
     random = np.random.default_rng(8)
     near = random.normal(size=(1_500, DIM)).astype(np.float32)
     with velo.create(tmp_path / "a.velo", dim=DIM, threads=1) as index:

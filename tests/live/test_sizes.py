@@ -1,4 +1,4 @@
-"""Which parts become one, and what growing costs."""
+"""Which segments become one, and what growing costs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import velo
-from velo.upkeep import upkeep
-from velo.upkeep.parts_to_merge import parts_of_a_size, parts_to_merge
+from velo.compaction import compactor
+from velo.compaction.policy import segments_of_a_size, segments_to_merge
 
 DIM = 32
 
@@ -28,8 +28,8 @@ DIM = 32
         ([900, 100_000, 800, 700, 600, 500], [1, 3], [0, 2, 4, 5]),
     ],
 )
-def test_young_parts_that_become_one(rows: list[int], others: list[int], wanted: list[int]) -> None:
-    assert parts_of_a_size(rows, others) == wanted
+def test_young_segments_that_become_one(rows: list[int], others: list[int], wanted: list[int]) -> None:
+    assert segments_of_a_size(rows, others) == wanted
 
 
 @pytest.mark.parametrize(
@@ -50,40 +50,42 @@ def test_young_parts_that_become_one(rows: list[int], others: list[int], wanted:
         ([100_000, 25_000], {0: 50_000}, [0, 1], [0]),
     ],
 )
-def test_parts_that_become_one(
+def test_segments_that_become_one(
     rows: list[int], dead: dict[int, int], wanted: list[int], wanted_while_rows_come: list[int]
 ) -> None:
-    alive = [count - dead.get(part, 0) for part, count in enumerate(rows)]
-    assert parts_to_merge(rows, alive, is_calm=True) == wanted
-    assert parts_to_merge(rows, alive, is_calm=False) == wanted_while_rows_come
+    alive = [count - dead.get(segment, 0) for segment, count in enumerate(rows)]
+    assert segments_to_merge(rows, alive, is_calm=True) == wanted
+    assert segments_to_merge(rows, alive, is_calm=False) == wanted_while_rows_come
 
 
 def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
-    """Every row is found, parts stay few, and no part is made again and again."""
+    """Every row is found, segments stay few, and no segment is made again and again."""
     vectors = np.random.default_rng(3).normal(size=(10_000, DIM)).astype(np.float32)
     made: dict[str, int] = {}
     with velo.create(tmp_path / "i", dim=DIM, memory="1MiB", durability="process", threads=2) as index:
         for start in range(0, len(vectors), 250):
             index.insert(vectors[start : start + 250])
-            for part in index.info()["live"]["parts"]:
-                made[part["path"]] = part["n"]
-        parts = index.info()["live"]["parts"]
-        assert len(parts) <= 3 * 6 + 1
+            for segment in index.info()["live"]["parts"]:
+                made[segment["path"]] = segment["n"]
+        segments = index.info()["live"]["parts"]
+        assert len(segments) <= 3 * 6 + 1
         written = sum(made.values()) / len(vectors)
         assert written <= 8, made
-        assert sum(part["n"] for part in parts) <= len(vectors)
+        assert sum(segment["n"] for segment in segments) <= len(vectors)
         found = index.search(vectors[::1000], 1, recall=0.99)
         assert found.ids[:, 0].tolist() == list(range(0, len(vectors), 1000))
 
 
-def test_however_often_it_is_flushed_parts_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+def test_however_often_it_is_flushed_segments_stay_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     vectors = np.random.default_rng(4).normal(size=(9, DIM)).astype(np.float32)
     with velo.create(tmp_path / "i", dim=DIM, durability="process", threads=1) as index:
         for row in range(len(vectors)):
             index.insert(vectors[row : row + 1])
             index.flush()
-            assert index._folders[0].upkeep is not None
-            index._folders[0].upkeep.join()
+            assert index._folders[0].compactor is not None
+            index._folders[0].compactor.join()
             assert len(index.info()["live"]["parts"]) <= 4
         assert index.search(vectors, 1).ids[:, 0].tolist() == list(range(len(vectors)))

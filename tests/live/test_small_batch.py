@@ -14,8 +14,8 @@ import pytest
 import velo
 from tests.live.rows import DIM, vectors_of
 from velo import errors
-from velo.parts.columns import batch_bytes, given_columns, plain_schema, read_batch
-from velo.parts.small_batch import SmallBatches
+from velo.segments.columns import batch_bytes, given_columns, plain_schema, read_batch
+from velo.segments.small_batch import SmallBatches
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 KINDS = (*INTEGERS, pa.float32(), pa.float64(), pa.string(), pa.large_string())
@@ -103,7 +103,7 @@ def test_other_types_and_more_rows_are_for_arrow() -> None:
 
 
 def test_rows_one_by_one(tmp_path: Path) -> None:
-    """Written, found by columns, and there after the index was opened again and made a part of."""
+    """Written, found by columns, and there after the index was opened again and made a segment of."""
     schema = pa.schema(
         [("name", pa.dictionary(pa.int32(), pa.string())), ("year", pa.int16()), ("price", pa.float32())]
     )

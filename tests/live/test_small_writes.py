@@ -10,7 +10,7 @@ import pytest
 
 import velo
 from tests.live.rows import DIM, SCHEMA, table, vectors_of
-from velo.parts import delta
+from velo.segments import delta
 
 WRITES = 500
 

@@ -191,7 +191,12 @@ BAD: list[tuple[Any, dict[str, Any], type[errors.VeloError], str, str]] = [
 
 @pytest.mark.parametrize(("given", "how", "kind", "argument", "part"), BAD, ids=[one[4] for one in BAD])
 def test_what_cannot_be_taken_apart_changes_nothing(
-    index: velo.Index, given: Any, how: dict[str, Any], kind: type[errors.VeloError], argument: str, part: str
+    index: velo.Index,
+    given: Any,
+    how: dict[str, Any],
+    kind: type[errors.VeloError],
+    argument: str,
+    part: str,
 ) -> None:
     with pytest.raises(kind, match=part) as raised:
         index.insert(given, **({"metadata": True} | how))

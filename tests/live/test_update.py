@@ -28,7 +28,7 @@ def test_columns_change_and_the_rest_of_each_row_stays(index: velo.Index, kind: 
     index.insert(vectors, None if kind == "numbered" else names, metadata=table(range(300)))
     index.flush()
     expected = {name: row for row, name in enumerate(names)}
-    for turn in range(3):  # rows of a part, of the delta, of both after a fold
+    for turn in range(3):  # rows of a segment, of the delta, of both after a commit
         chosen = [names[row] for row in range(turn, 300, 9)]
         absent: Any = {"numbered": 9_999, "numbers": 3_000_000, "strings": "nobody"}[kind]
         values = [1_000 * (turn + 1) + place for place in range(len(chosen) + 1)]
@@ -142,8 +142,8 @@ def test_a_snapshot_is_an_index_that_goes_its_own_way(index: velo.Index, tmp_pat
     index.update([4], {"n": [-4]})
     copy = tmp_path / "copy.velo"
     index.snapshot(copy)
-    part = index.info()["live"]["parts"][0]["path"]
-    pages = [path / part / "pages.bin" for path in (index.path, copy)]
+    segment = index.info()["live"]["parts"][0]["path"]
+    pages = [path / segment / "pages.bin" for path in (index.path, copy)]
     assert os.stat(pages[0]).st_ino == os.stat(pages[1]).st_ino
     index.delete(filter=velo.col("n") < 100)
     index.optimize()

@@ -14,7 +14,7 @@ import pytest
 import velo
 from tests.live.rows import DIM, table, vectors_of
 from velo import errors
-from velo.parts.data import LiveData
+from velo.segments.data import LiveData
 
 _N = velo.col("n")
 
@@ -27,7 +27,7 @@ def test_all_rows_that_pass_change_and_the_rest_of_each_stays(index: velo.Index,
         "numbers": [7 * row - 40 for row in range(300)],
         "strings": [f"row {row}" for row in range(300)],
     }[kind]
-    for start, stop in ((0, 200), (200, 300)):  # a part, then the delta
+    for start, stop in ((0, 200), (200, 300)):  # a segment, then the delta
         given = None if kind == "numbered" else names[start:stop]
         index.insert(vectors[start:stop], given, table(range(start, stop)))
         if stop == 200:
@@ -168,7 +168,7 @@ def test_rows_that_others_change_meanwhile(
 
 
 def test_no_update_is_lost_among_writers(tmp_path: Path) -> None:
-    """Some go by filter, others by id, each over a column of its own, while parts are made."""
+    """Some go by filter, others by id, each over a column of its own, while segments are made."""
     schema = pa.schema({"half": pa.int64(), **{f"of{one}": pa.int64() for one in range(3)}})
     with velo.create(tmp_path / "a", dim=DIM, metadata=schema, threads=1, durability="process") as index:
         index.insert(vectors_of(12), range(12), {"half": [0, 1] * 6, **{f"of{one}": 0 for one in range(3)}})

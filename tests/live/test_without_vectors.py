@@ -13,9 +13,9 @@ import pytest
 
 import velo
 from velo import errors
+from velo.compaction import compactor
 from velo.folder.manifest import read_manifest
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
-from velo.upkeep import upkeep
 
 DIM = 24
 FEW = {"threads": 1, "degree": 24, "build_list_size": 40}
@@ -99,7 +99,7 @@ def built(
 @pytest.fixture
 def nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is merged that nobody asked for."""
-    monkeypatch.setattr(upkeep, "_LATER_S", 600.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 600.0)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_codes_are_copied_as_they_are(tmp_path: Path, nothing_later: None, metri
     assert len(after.keys() - before.keys()) <= 0.01 * len(after)
 
 
-def test_codes_of_a_part_that_others_outgrew_are_decoded(tmp_path: Path, nothing_later: None) -> None:
-    """The larger part stores its vectors: nothing is a copy, and whole numbers come back as they were."""
+def test_codes_of_a_segment_that_others_outgrew_are_decoded(tmp_path: Path, nothing_later: None) -> None:
+    """The larger segment stores its vectors: nothing is a copy, and whole numbers come back as they were."""
     for metric, dtype in (("l2", "uint8"), ("ip", "int8"), ("cosine", "uint8"), ("cosine", "float32")):
         world = built(tmp_path / f"{metric}-{dtype}", metric, "cloud", dtype, 300, 1_500)
         if metric == "cosine":
@@ -192,9 +192,9 @@ def test_codes_of_a_part_that_others_outgrew_are_decoded(tmp_path: Path, nothing
             world.check(index)
             assert world.recall(index) >= before - 0.02
             found = index.search(world.queries[:4], 1_500, list_size=1_500)
-            [part] = index._folders[0].live.seen
-            decoded = part.decoded(np.arange(part.n))
-            ids = part.ids.of(np.arange(part.n))
+            [segment] = index._folders[0].live.seen
+            decoded = segment.decoded(np.arange(segment.n))
+            ids = segment.ids.of(np.arange(segment.n))
             if metric == "cosine":
                 of_zero = found.distances[np.equal(found.ids, 7)]
                 assert of_zero == pytest.approx([0.5] * 4, abs=0.01)
@@ -217,7 +217,9 @@ def test_where_no_row_is_left_of_it_vectors_are_stored(tmp_path: Path, nothing_l
         assert index.search(world.vectors[500], 1, exact=True).ids.tolist() == [500]
 
 
-def test_young_parts_keep_their_vectors_until_one_is_made_of_all(tmp_path: Path, nothing_later: None) -> None:
+def test_young_segments_keep_their_vectors_until_one_is_made_of_all(
+    tmp_path: Path, nothing_later: None
+) -> None:
     world = built(tmp_path / "i", "cosine", "clusters", "int8", 400, 700)
     new = np.arange(400, 700)
     with velo.open(world.path, writable=True, threads=1) as index:
@@ -232,14 +234,14 @@ def test_young_parts_keep_their_vectors_until_one_is_made_of_all(tmp_path: Path,
 
 
 def settle(index: velo.Index) -> list[tuple[int, int]]:
-    assert index._folders[0].upkeep is not None
-    index._folders[0].upkeep.join()
+    assert index._folders[0].compactor is not None
+    index._folders[0].compactor.join()
     index.refresh()
-    return [(part["n"], part["dead"]) for part in index.info()["live"]["parts"]]
+    return [(segment["n"], segment["dead"]) for segment in index.info()["live"]["parts"]]
 
 
 def test_it_is_merged_in_the_background_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_LATER_S", 0.0)
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     world = built(tmp_path / "i", "l2", "clusters", "float32", 1_000, 1_400)
     with velo.open(world.path, writable=True, threads=1) as index:
         world.delete(index, np.arange(0, 1_000, 4))
@@ -276,8 +278,8 @@ def test_what_a_recall_means_stays(of_few_bits: tuple[World, velo.Index, float])
         world.write(index, np.arange(2_000 + 280 * turn, 2_280 + 280 * turn))
         world.delete(index, world.ids[turn::9])
         index.optimize()
-        [part] = index.info()["live"]["parts"]
-        told = read_manifest(world.path / part["path"]).calibration
+        [segment] = index.info()["live"]["parts"]
+        told = read_manifest(world.path / segment["path"]).calibration
         assert told is not None
         assert told["codes"] == pytest.approx(most, abs=1e-4)
         assert not told["exact"]
@@ -294,8 +296,8 @@ def test_what_was_not_measured_stays_so(tmp_path: Path, nothing_later: None) -> 
     with velo.open(world.path, writable=True, threads=1) as index:
         world.write(index, np.arange(1_500, 2_000))
         index.optimize()
-        [part] = index.info()["live"]["parts"]
-        assert read_manifest(world.path / part["path"]).calibration is None
+        [segment] = index.info()["live"]["parts"]
+        assert read_manifest(world.path / segment["path"]).calibration is None
         assert world.recall(index, recall=0.95) >= 0.93
 
 

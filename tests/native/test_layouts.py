@@ -28,8 +28,8 @@ def of_library(text: str) -> dict[str, Struct]:
     structs = {}
     for line in text.splitlines():
         name, size, *fields = line.split(" ")
-        parts = (field.split(":") for field in fields)
-        structs[name] = Struct(int(size), tuple(Field(a, int(b), int(c), d) for a, b, c, d in parts))
+        segments = (field.split(":") for field in fields)
+        structs[name] = Struct(int(size), tuple(Field(a, int(b), int(c), d) for a, b, c, d in segments))
     return structs
 
 
@@ -84,7 +84,7 @@ def text() -> str:
 
 def test_every_struct_lies_in_the_library_as_in_the_header(library: dict[str, Struct], text: str) -> None:
     header = of_header(text)
-    # velo_completion, velo_filter_cost and velo_part have none.
+    # velo_completion, velo_filter_cost and velo_segment have none.
     assert len(header) == text.count("struct_size;") + 3
     assert differences(library, header) == []
 

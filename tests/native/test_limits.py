@@ -123,7 +123,7 @@ def test_a_search_takes_both_ends_and_nothing_beyond(index: velo.Index, name: st
         options, out = _native.new("velo_search_options"), _native.new("velo_expectation")
         options.k = 10
         setattr(options, name, value)
-        code = _native.lib.velo_expect(index._seen().segments[0].part.handle, options, out)
+        code = _native.lib.velo_expect(index._seen().segments[0].opened.handle, options, out)
         return code, last_argument() if code else ""
 
     low, high = limits.native_limit(name)

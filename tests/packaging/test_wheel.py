@@ -76,8 +76,8 @@ def test_wheel_holds_both_packages_and_one_library(wheel: Path) -> None:
         "velo/_native/velo.h",
         "velo/cli/__init__.py",
         "velo_serving/__init__.py",
-        "velo_serving/gateway/window/page/index.html",
-        "velo_serving/gateway/window/page/window.js",
+        "velo_serving/gateway/dashboard/page/index.html",
+        "velo_serving/gateway/dashboard/page/window.js",
     ):
         assert needed in names
     assert [name for name in names if ".so" in name] == ["velo/_native/libvelo.so"]

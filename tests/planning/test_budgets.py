@@ -77,7 +77,7 @@ def test_info_shows_what_budgets_buy(sample_path: Any) -> None:
     assert any("on disk" in line for line in table)
 
 
-def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: Any, random: Any) -> None:
+def test_an_index_that_was_written_to_is_planned_by_its_largest_segment(tmp_path: Any, random: Any) -> None:
     path = tmp_path / "a.velo"
     rows = random.normal(size=(1500, 16)).astype(np.float32)
     velo.build(path, rows[:1200]).close()
@@ -97,7 +97,7 @@ def test_an_index_that_was_written_to_is_planned_by_its_largest_part(tmp_path: A
     assert "rounds" in done.output
 
 
-def test_an_index_without_a_part_has_no_plans(tmp_path: Any) -> None:
+def test_an_index_without_a_segment_has_no_plans(tmp_path: Any) -> None:
     path = tmp_path / "a.velo"
     with velo.create(path, dim=4) as index:
         index.insert(np.eye(4, dtype=np.float32))

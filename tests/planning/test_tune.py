@@ -79,12 +79,12 @@ def test_a_small_proposal_is_what_an_index_does(small: velo.Proposal, tmp_path: 
         assert found.stats["estimates"].mean() == pytest.approx(chosen.estimates, rel=0.25)
 
 
-def test_a_part_tells_what_more_rows_take_of_memory_and_disk(tmp_path: Path) -> None:
+def test_a_segment_tells_what_more_rows_take_of_memory_and_disk(tmp_path: Path) -> None:
     rows = synthetic_vectors(8_000, 16, seed=3)
-    part = quick(rows, tmp_path, sample=4_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
+    segment = quick(rows, tmp_path, sample=4_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
     whole = quick(rows, tmp_path, sample=8_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
-    assert [one.memory_bits for one in part] == [one.memory_bits for one in whole]
-    for one, other in zip(part, whole, strict=True):
+    assert [one.memory_bits for one in segment] == [one.memory_bits for one in whole]
+    for one, other in zip(segment, whole, strict=True):
         assert one.reads < other.reads
         assert one.memory_bytes == pytest.approx(other.memory_bytes, rel=0.1)
         assert one.disk_bytes_per_vector == pytest.approx(other.disk_bytes_per_vector, rel=0.1)

@@ -107,8 +107,8 @@ def test_vectors_before_the_folder(tmp_path: Path) -> None:
 def test_what_is_no_index_is_said_plainly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
-    for name, part in (("nope", "does not exist"), ("file", "is a file"), ("empty", "no manifest.json")):
-        with pytest.raises(errors.NotAnIndexError, match=part) as caught:
+    for name, segment in (("nope", "does not exist"), ("file", "is a file"), ("empty", "no manifest.json")):
+        with pytest.raises(errors.NotAnIndexError, match=segment) as caught:
             velo.open(tmp_path / name)
         said = str(caught.value)
         assert "FileNotFound" not in said

@@ -40,8 +40,8 @@ CASES: dict[str, tuple[Callable[..., Any], float]] = {
     "beam_width": (SearchTuning, 1),
     "burst_max": (SearchTuning, 1),
 }
-#: Whose ends are not the header's numbers as they are, or that no argument gives (``parts``).
-OTHERS = {"k", "dim", "links_kept", "checkpoint_ms", "cache_share_percent", "sigma", "parts"}
+#: Whose ends are not the header's numbers as they are, or that no argument gives (``segments``).
+OTHERS = {"k", "dim", "links_kept", "checkpoint_ms", "cache_share_percent", "sigma", "segments"}
 
 
 def test_every_limit_of_the_header_is_tried() -> None:

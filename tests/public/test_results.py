@@ -29,8 +29,8 @@ def test_only_real_hits_reach_arrow() -> None:
 
 
 def test_metadata_stands_beside_the_hits() -> None:
-    parts = [pa.table({"title": ["a", "b"], "id": [1, 2]}), pa.table({"title": ["c"], "id": [3]})]
-    table = result_of(np.array([[5, 7], [9, -1]]), [2, 1], parts).to_arrow()
+    segments = [pa.table({"title": ["a", "b"], "id": [1, 2]}), pa.table({"title": ["c"], "id": [3]})]
+    table = result_of(np.array([[5, 7], [9, -1]]), [2, 1], segments).to_arrow()
     assert table.column("title").to_pylist() == ["a", "b", "c"]
     assert table.column("metadata.id").to_pylist() == [1, 2, 3]
 

@@ -143,7 +143,7 @@ def test_closing_ends_what_runs(closer: str, sample: Any, sample_path: Path) -> 
     asyncio.run(main())
 
 
-def test_rows_that_are_dead_are_not_found_and_several_parts_say_so(tmp_path: Path) -> None:
+def test_rows_that_are_dead_are_not_found_and_several_segments_say_so(tmp_path: Path) -> None:
     vectors = np.random.default_rng(3).standard_normal((500, 8)).astype(np.float32)
     velo.build(tmp_path / "live.velo", vectors)
     with velo.open(tmp_path / "live.velo", writable=True, threads=1) as index:

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import Answer, SearchRequest
 
 #: Rows, dimensions and shards of what `things_served` serves.
 THINGS_ROWS, THINGS_DIM, THINGS_SHARDS = 300, 16, 3

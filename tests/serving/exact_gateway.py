@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from tests.serving.fakes import ExactIndex
 from velo_serving import AsyncClient
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.gateway import create_app
 from velo_serving.gateway.schemas import ErrorAnswer
-from velo_serving.places.spec import ShardSpec
+from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
-from velo_serving.words.limits import GatewayLimits
 
 VECTORS = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
 SHARDS = 4

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FilterError, UnknownColumnError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
 
 
 async def settle(turns: int = 30) -> None:

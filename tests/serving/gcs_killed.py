@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.serving.conftest import PATIENT
 from velo_serving.on_ray.cluster import Cluster
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
 
 #: For how long searches go on without it, and for how many answers at least.
 WITHOUT_S = 6.0
@@ -66,9 +66,9 @@ async def run(cluster: Cluster, dim: int) -> dict[str, int]:
         assert await whole(count)
         count += 1
     # A connection that is lost is made again without asking Ray: where a shard was is where it is.
-    for lane in router._lanes:
-        lane.channel.reset()
-        await lane.probe()
+    for queue in router._queues:
+        queue.channel.reset()
+        await queue.probe()
     end = time.monotonic() + BACK_S
     while router.shards_up < router.shards_total:
         assert time.monotonic() < end, router.shards()

@@ -27,7 +27,7 @@ class LocalRay:
         """Be connected to it."""
         if self._running:
             return
-        former = os.environ.get("VELO_CACHE")
+        warm_start = os.environ.get("VELO_CACHE")
         os.environ["VELO_CACHE"] = str(self._cache)  # where its tasks stage shards, apart from the tests' own
         try:
             ray.init(
@@ -41,10 +41,10 @@ class LocalRay:
                 labels={"disks": "here"},
             )
         finally:
-            if former is None:
+            if warm_start is None:
                 del os.environ["VELO_CACHE"]
             else:
-                os.environ["VELO_CACHE"] = former
+                os.environ["VELO_CACHE"] = warm_start
         self._running = True
 
     def stop(self) -> None:

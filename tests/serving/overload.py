@@ -16,8 +16,8 @@ import numpy as np
 
 from tests.serving.exact_gateway import SEARCH_SCOPE
 from tests.serving.fakes import ExactIndex
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.gateway import create_app
-from velo_serving.places.spec import ShardSpec
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.routing.router import Router

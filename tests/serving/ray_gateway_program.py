@@ -8,7 +8,7 @@ from tests.serving.conftest import PATIENT
 from velo_serving.hosting.server import bind, run
 from velo_serving.on_ray.actors import ray_session
 from velo_serving.on_ray.cluster import Cluster
-from velo_serving.words.options import ServeOptions
+from velo_serving.protocol.options import ServeOptions
 
 
 def main(address: str, name: str) -> None:

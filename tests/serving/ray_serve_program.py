@@ -27,7 +27,7 @@ from velo_serving import Client
 from velo_serving.on_ray.actors import places_of
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.serve_app import serve_app
-from velo_serving.words.errors import ApiKeyError, ApiKeyFileError
+from velo_serving.protocol.errors import ApiKeyError, ApiKeyFileError
 
 KEY = "a-key-for-reading-alone"
 

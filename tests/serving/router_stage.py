@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.router import Router
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.observer import SilentObserver
-from velo_serving.words.types import Answer, SearchRequest
 
 LIMITS = RouterLimits(
     queue_queries_max=8,

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pytest
 
 from tests.serving.exact_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, play
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits
 
 PROGRAM = """
     import sys
-    from velo_serving.words.limits import GatewayLimits
+    from velo_serving.protocol.limits import GatewayLimits
     from velo_serving import serve_local
 
     limits = GatewayLimits(headers_read_s=float(sys.argv[2]), connections_waiting_max=int(sys.argv[3]))

@@ -23,7 +23,7 @@ from velo.errors import InvalidArgumentError
 from velo_serving import Client, create_app
 from velo_serving.client.client import ConnectionFailedError
 from velo_serving.gateway.access import OPEN_PATHS, Access, ApiKeys
-from velo_serving.words.errors import AdminKeyError, ApiKeyError, ApiKeyFileError, CertificateError
+from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError, CertificateError
 
 READ, ADMIN = "read-key-0123456789", "admin-key-0123456789"
 DIM = 4

@@ -18,15 +18,15 @@ import pytest
 
 from tests.serving.fakes import CommandedChannel, ExactIndex
 from velo.errors import CorruptIndexError
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.protocol.hits import with_rows
+from velo_serving.protocol.types import Failure, Hits, SearchRequest, ShardChannel
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import Endpoint
-from velo_serving.wire.server import ShardServer
-from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.hits import with_rows
-from velo_serving.words.types import Failure, Hits, SearchRequest, ShardChannel
+from velo_serving.transport.channel import SocketChannel, at
+from velo_serving.transport.endpoint import Endpoint
+from velo_serving.transport.server import ShardServer
 
 VECTORS = np.random.default_rng(5).standard_normal((60, 4)).astype(np.float32)
 MOMENT = np.datetime64("2024-02-29T12:00:00.123456789", "ns")

@@ -23,14 +23,14 @@ from velo.errors import (
 )
 from velo_serving import AsyncClient, Client
 from velo_serving.client.client import ConnectionFailedError
-from velo_serving.wire.codec import stream_of
-from velo_serving.words.errors import (
+from velo_serving.protocol.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     RemoteError,
     UnknownCollectionError,
 )
+from velo_serving.transport.codec import stream_of
 
 OK = {
     "ids": [[1, 2]],

@@ -14,7 +14,7 @@ import pytest
 
 from velo.errors import InvalidArgumentError
 from velo_serving import Client
-from velo_serving.words.errors import ConnectionsBusyError, DeadlineExceededError
+from velo_serving.protocol.errors import ConnectionsBusyError, DeadlineExceededError
 
 CALLS = 8
 ANSWER = json.dumps(

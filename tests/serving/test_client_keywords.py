@@ -15,7 +15,7 @@ from velo_serving import Client
 from velo_serving.client.calls import FILTER_IN_URL_BYTES_MAX
 from velo_serving.gateway.rows import CountBody, ExplainBody, GetBody, RowsBody
 from velo_serving.gateway.write_bodies import DeleteBody, InsertBody, UpdateBody, UpsertBody
-from velo_serving.words.requests import SearchBody
+from velo_serving.protocol.requests import SearchBody
 
 #: What a field is called where it comes from Python.
 NAMES = {"timeout_ms": "timeout_s", "vector": "query", "vectors": "vectors", "request_id": "request"}

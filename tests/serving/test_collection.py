@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from velo.errors import FormatError, InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
-from velo_serving.places.collection import Pin, read_collection
-from velo_serving.places.shares import split_memory
-from velo_serving.words.errors import CollectionFormatError
+from velo_serving.catalog.collection import Pin, read_collection
+from velo_serving.catalog.shares import split_memory
+from velo_serving.protocol.errors import CollectionFormatError
 
 
 def document(**changes: Any) -> dict[str, Any]:

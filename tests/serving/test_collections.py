@@ -22,7 +22,7 @@ from tests.serving.test_access import ADMIN, READ, write_keys
 from tests.serving.test_writes import serving
 from velo.errors import IndexExistsError, InvalidArgumentError, UnknownIdError, UnsupportedError, VeloError
 from velo_serving import Client, serve_local
-from velo_serving.words.errors import AdminKeyError, UnknownCollectionError
+from velo_serving.protocol.errors import AdminKeyError, UnknownCollectionError
 
 SCHEMA = pa.schema(
     [("price", pa.float32()), ("when", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string()))]

@@ -17,16 +17,16 @@ import pytest
 import uvicorn
 
 from tests.serving.test_faults import VECTORS, Index
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.gateway import create_app
-from velo_serving.places.spec import ShardSpec
+from velo_serving.protocol.types import SearchRequest
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import abstract_path
-from velo_serving.wire.server import ShardHost, ShardServer
-from velo_serving.words.types import SearchRequest
+from velo_serving.transport.channel import SocketChannel, at
+from velo_serving.transport.endpoint import abstract_path
+from velo_serving.transport.server import ShardHost, ShardServer
 
 #: DESIGN: the engine is idle of a request so soon after its client has gone.
 IDLE_S = 0.01

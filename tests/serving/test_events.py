@@ -18,11 +18,11 @@ from tests.serving.conftest import LIST_SIZE, PATIENT, SHARDS, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.hosting.processes import ShardProcess, open_processes
+from velo_serving.protocol.errors import ShardNotHereError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import ServedCollection
-from velo_serving.words.errors import ShardNotHereError
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import Answer, SearchRequest
 
 #: What a query takes at most where nothing is wrong, on a busy machine.
 PATIENCE_S = 0.25

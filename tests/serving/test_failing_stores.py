@@ -18,9 +18,9 @@ import velo
 from velo.errors import CorruptIndexError
 from velo.folder.manifest import MANIFEST_FILE
 from velo_serving import read_collection
-from velo_serving.places.locations import checksum_of, send_folder, shard_folder, stage
+from velo_serving.catalog.locations import checksum_of, send_folder, shard_folder, stage
+from velo_serving.protocol.errors import LocationError
 from velo_serving.routing.local_backend import open_shards
-from velo_serving.words.errors import LocationError
 
 VECTORS = np.random.default_rng(7).standard_normal((600, 16)).astype(np.float32)
 
@@ -135,7 +135,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
             return system, url.removeprefix(SCHEME)
 
     monkeypatch.setattr(pyarrow.fs, "FileSystem", Known)
-    monkeypatch.setattr("velo_serving.places.locations.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("velo_serving.catalog.locations.CHUNK_BYTES", 4096)
     monkeypatch.setenv("VELO_CACHE", str(tmp_path / "cache"))
     return opened
 

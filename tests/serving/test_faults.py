@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tests.serving.fakes import ExactIndex
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.routing.router import Router
 from velo_serving.shard.shard import Shard
-from velo_serving.words.types import Answer, SearchRequest
 
 VECTORS = np.random.default_rng(3).standard_normal((40, 4)).astype(np.float32)
 

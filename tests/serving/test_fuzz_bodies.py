@@ -18,9 +18,9 @@ from velo.errors import VeloError
 from velo_serving.gateway.bodies import parse_search
 from velo_serving.gateway.errors import RequestError, status_of
 from velo_serving.gateway.write_bodies import parse_write
+from velo_serving.protocol.errors import MalformedBodyError
+from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.routing.writes import RowFormat
-from velo_serving.words.errors import MalformedBodyError
-from velo_serving.words.limits import GatewayLimits
 
 DIM = 4
 LIMITS = GatewayLimits(queries_max=100)

@@ -14,12 +14,12 @@ import pytest
 from tests.serving.exact_gateway import JSON, SEARCH_SCOPE, VECTOR, VECTORS, checked, play, serving
 from tests.serving.fakes import CommandedChannel, ExactIndex, backend_of, settle
 from velo.errors import CorruptIndexError
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.gateway import create_app
-from velo_serving.places.spec import ShardSpec
+from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 from velo_serving.routing.local_backend import LocalChannel
 from velo_serving.shard.shard import Shard
-from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.limits import GatewayLimits, RouterLimits
 
 # ---- load and failure ----
 

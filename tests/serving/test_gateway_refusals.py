@@ -27,7 +27,7 @@ from tests.serving.exact_gateway import (
 )
 from velo.options import limit_of
 from velo_serving.gateway.bodies import parse_search
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits
 
 # ---- bad requests ----
 

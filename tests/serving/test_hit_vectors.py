@@ -15,15 +15,15 @@ from tests.serving.exact_gateway import ARROW, ARROW_TYPE, asked, rows_in_arrow,
 from tests.serving.fakes import CommandedChannel, backend_of
 from velo.errors import UnknownIdError, UnsupportedError
 from velo_serving import Client
-from velo_serving.shard.look_up import look_up
-from velo_serving.wire.codec import table_of
-from velo_serving.words.errors import (
+from velo_serving.protocol.errors import (
     BodyTooLargeError,
     DeadlineExceededError,
     NoShardAnsweredError,
     ShardUnavailableError,
 )
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.shard.look_up import look_up
+from velo_serving.transport.codec import table_of
 
 
 @pytest.mark.parametrize("body_format", ["json", "arrow"])

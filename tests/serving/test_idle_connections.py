@@ -19,7 +19,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import sockets_of
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits
 
 CONNECTIONS = 10_000
 
@@ -34,7 +34,7 @@ CALM_BYTES = 16 << 20
 
 PROGRAM = """
     import json, resource, sys
-    from velo_serving.words.limits import GatewayLimits
+    from velo_serving.protocol.limits import GatewayLimits
     from velo_serving import serve_local
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -13,12 +13,12 @@ import pytest
 
 import velo
 from velo.errors import UnsupportedError
+from velo_serving.protocol.hits import concat_hits
+from velo_serving.protocol.types import Hits, SearchRequest
 from velo_serving.routing import router_thread
 from velo_serving.routing.job import JobSearches
 from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.routing.router_thread import JOB_LIMITS, queries_a_request
-from velo_serving.words.hits import concat_hits
-from velo_serving.words.types import Hits, SearchRequest
 
 ROWS, DIM, SHARDS = 300, 16, 3
 

@@ -24,7 +24,7 @@ from velo.errors import (
     UnsupportedError,
 )
 from velo_serving import Client
-from velo_serving.words.errors import NoShardAnsweredError, ShardUnavailableError
+from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableError
 
 
 @pytest.fixture(scope="module")

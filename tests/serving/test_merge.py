@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.fakes import hits
+from velo_serving.protocol.types import Hits
 from velo_serving.routing.merge import merge_top_k
-from velo_serving.words.types import Hits
 
 
 def definition(parts: list[Hits], k: int) -> list[list[tuple[float, object]]]:

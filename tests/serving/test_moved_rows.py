@@ -15,12 +15,12 @@ import pytest
 import velo
 from tests.serving.exact_gateway import play
 from velo.folder.shards import homes
+from velo_serving.protocol.errors import PartialWriteError, ShardUnavailableError
+from velo_serving.protocol.types import Failure
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.writes import Verb, WriteRequest, Wrote, write
-from velo_serving.words.errors import PartialWriteError, ShardUnavailableError
-from velo_serving.words.types import Failure
 
 DIM, ROWS, SHARDS = 8, 90, 3
 #: The home of all rows that the tests write.

@@ -15,7 +15,7 @@ import velo
 from tests.serving.conftest import Served
 from tests.serving.exact_gateway import ARROW, arrow
 from velo_serving.gateway.write_bodies import WriteOptions
-from velo_serving.words.requests import NOT_IN_ARROW, SearchBody
+from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody
 
 SEARCHES = ("/v1/search", "/v1/collections/{name}/search")
 CREATE = "/v1/collections"

@@ -14,7 +14,7 @@ from tests.serving.conftest import SERVE_MARK
 from velo.cli.serve import serve as command
 from velo.errors import InvalidArgumentError
 from velo_serving import Cluster, ServeOptions, serve_connected, serve_local, serve_ray, start_ray
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
 
 #: The doors, their own parameters apart, and the groups of options that each takes.
 DOORS: list[tuple[Callable[..., Any], set[str]]] = [

@@ -27,10 +27,15 @@ from tests.serving.test_writes import serving
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Access, Client, create_app
 from velo_serving.hosting.processes import open_processes
+from velo_serving.protocol.errors import (
+    AdminKeyError,
+    AliasFileError,
+    PublicationError,
+    UnknownCollectionError,
+)
+from velo_serving.protocol.types import SearchRequest
 from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.routing.served import served_collection
-from velo_serving.words.errors import AdminKeyError, AliasFileError, PublicationError, UnknownCollectionError
-from velo_serving.words.types import SearchRequest
 
 DIM = 8
 ROWS = 400
@@ -133,10 +138,10 @@ def test_a_version_is_published_under_load(
 
 def test_a_gateway_that_starts_again_serves_what_was_published(first: Path, second: Path, keys: Path) -> None:
     with serving(str(first), "--api-keys", str(keys), "--workers", "2") as served:
-        former = children(served, b"shard.process")
+        warm_start = children(served, b"shard.process")
         with Client(served.url, collection="books", api_key=ADMIN, timeout_s=60.0) as admin:
             admin.publish(str(second), "two")
-        until(lambda: not set(former) & set(children(served, b"shard.process")))
+        until(lambda: not set(warm_start) & set(children(served, b"shard.process")))
         for pid in children(served, b"gateway_process"):
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: pid not in children(served, b"gateway_process"))
@@ -161,12 +166,12 @@ def test_who_missed_a_publication_and_all_of_its_shards_finds_the_next_version(
 ) -> None:
     async def run() -> None:
         shards = open_processes(first, threads=1)
-        former, processes = shards.records[0], shards.processes["books"]
+        warm_start, processes = shards.records[0], shards.processes["books"]
         try:
             await shards.exchange("books", str(second), "two")
             for one in processes:
                 await asyncio.to_thread(one.close)
-            served = served_collection(former, shards)
+            served = served_collection(warm_start, shards)
             await served.start()
             try:
                 end = time.monotonic() + 30

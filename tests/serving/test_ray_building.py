@@ -26,9 +26,9 @@ from velo.errors import (
 )
 from velo.folder.manifest import MANIFEST_FILE
 from velo_serving import Cluster, build_on_ray, read_collection
-from velo_serving.places.locations import checksum_of, stage
+from velo_serving.catalog.locations import checksum_of, stage
+from velo_serving.protocol.errors import BuildTaskError, LocationError, PlacementError
 from velo_serving.routing.local_backend import open_shards
-from velo_serving.words.errors import BuildTaskError, LocationError, PlacementError
 
 pytestmark = RAY_MARKS
 

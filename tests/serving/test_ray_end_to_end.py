@@ -24,12 +24,11 @@ from tests.serving.conftest import LIST_SIZE, PATIENT, RAY_MARKS, SHARDS, Served
 from tests.serving.exact_gateway import client_of, serving
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnknownColumnError, VeloError
 from velo_serving import Access, AsyncClient, Client, ClusterSearch, VectorSearch
+from velo_serving.catalog.records import Place
 from velo_serving.on_ray.actors import places_of, ray
 from velo_serving.on_ray.cluster import Cluster
-from velo_serving.places.records import Place
-from velo_serving.routing.backend import Backend
-from velo_serving.words.answers import result_of
-from velo_serving.words.errors import (
+from velo_serving.protocol.answers import result_of
+from velo_serving.protocol.errors import (
     ClusterExistsError,
     PlacementError,
     ShardNotHereError,
@@ -37,7 +36,8 @@ from velo_serving.words.errors import (
     SupersededError,
     UnknownCollectionError,
 )
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
+from velo_serving.routing.backend import Backend
 
 pytestmark = RAY_MARKS
 
@@ -492,9 +492,9 @@ def test_a_shard_is_found_again_without_asking_ray(
             raise AssertionError(f"Ray is asked for {place}")
 
         monkeypatch.setattr(cluster, "locate", gone)
-        for lane in router._lanes:  # a connection that is lost is made again where it was
-            lane.channel.reset()
-            await lane.probe()
+        for queue in router._queues:  # a connection that is lost is made again where it was
+            queue.channel.reset()
+            await queue.probe()
         end = time.monotonic() + RECOVERY_S
         while router.shards_up < SHARDS:
             assert time.monotonic() < end, router.shards()

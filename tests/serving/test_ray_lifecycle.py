@@ -25,8 +25,8 @@ from tests.serving.conftest import PATIENT, RAY_MARKS, Served
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo_serving import Client, Cluster, read_collection
 from velo_serving.on_ray.actors import places_of, ray
-from velo_serving.words.errors import NoShardAnsweredError, PortInUseError, UnknownCollectionError
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.errors import NoShardAnsweredError, PortInUseError, UnknownCollectionError
+from velo_serving.protocol.types import SearchRequest
 
 pytestmark = RAY_MARKS
 
@@ -191,7 +191,7 @@ NOBODY = "127.0.0.1:9"
 JOB = f"""
 import ray
 from velo_serving import Cluster, start_ray, stop_ray
-from velo_serving.words.errors import PlacementError
+from velo_serving.protocol.errors import PlacementError
 
 for ask in (Cluster.connect, Cluster.end, stop_ray, lambda name: start_ray("/nowhere")):
     try:

@@ -24,11 +24,11 @@ from lightkube.models import core_v1
 import velo
 from tests.serving.conftest import LIST_SIZE, RAY_MARKS, local_answer
 from velo.errors import VeloError
+from velo_serving.catalog.collection import Pin
 from velo_serving.on_ray.actors import places_of, ray
 from velo_serving.on_ray.cluster import Cluster
-from velo_serving.places.collection import Pin
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.types import SearchRequest
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "serving" / "deploy" / "velo-rayservice.yaml"

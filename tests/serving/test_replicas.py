@@ -10,11 +10,11 @@ import pytest
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo.errors import CorruptIndexError, InvalidArgumentError
+from velo_serving.protocol.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.types import Answer, Failure, SearchRequest, ShardReply
 from velo_serving.routing.router import Router
-from velo_serving.words.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.observer import SilentObserver
-from velo_serving.words.types import Answer, Failure, SearchRequest, ShardReply
 
 LIMITS = RouterLimits(quiet_s=0.1, trial_s=0.12, probe_interval_s=2.0, probe_down_interval_s=0.25)
 

@@ -18,13 +18,13 @@ from tests.serving.fakes import ExactIndex
 from tests.serving.test_access import certificate
 from velo.errors import InvalidArgumentError
 from velo_serving import Cluster
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.errors import PortInUseError, ShardUnavailableError, WrongPlaceError
+from velo_serving.protocol.types import Hits, SearchRequest
 from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import Endpoint, ports_of
-from velo_serving.wire.server import ShardServer
-from velo_serving.words.errors import PortInUseError, ShardUnavailableError, WrongPlaceError
-from velo_serving.words.types import Hits, SearchRequest
+from velo_serving.transport.channel import SocketChannel, at
+from velo_serving.transport.endpoint import Endpoint, ports_of
+from velo_serving.transport.server import ShardServer
 
 VECTORS = np.random.default_rng(5).standard_normal((60, 4)).astype(np.float32)
 

@@ -10,14 +10,14 @@ import pytest
 from tests.serving.fakes import CommandedChannel, hits, request, settle
 from tests.serving.router_stage import Stage, gated, held_back, on_stage
 from velo.errors import InvalidArgumentError
-from velo_serving.words.errors import (
+from velo_serving.protocol.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     ShuttingDownError,
 )
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.types import SearchRequest
 
 
 @on_stage()

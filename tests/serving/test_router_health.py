@@ -10,10 +10,10 @@ import pytest
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
+from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableError
+from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 from velo_serving.routing.router import Router
-from velo_serving.words.errors import NoShardAnsweredError, ShardUnavailableError
-from velo_serving.words.observer import SilentObserver
-from velo_serving.words.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 
 # ---- failures ----
 
@@ -191,7 +191,7 @@ async def test_a_shard_that_is_at_work_is_given_time_and_not_for_ever(stage: Sta
     await stage.clock.crank(LIMITS.busy_max_s - 1.0)
     assert stage.states == ["up"]
     changes: list[str] = []
-    stage.router._lanes[0]._observer = note = SilentObserver()
+    stage.router._queues[0]._observer = note = SilentObserver()
     note.shard_changed = lambda shard, up, reason: changes.append(reason)  # type: ignore[method-assign]
     await stage.clock.crank(1.5)
     assert "no search ended for 10 s" in changes[0]

@@ -20,7 +20,7 @@ import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from velo.errors import DimensionMismatchError, FilterError, UnknownColumnError
 from velo_serving import Client
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
 
 
 def command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:

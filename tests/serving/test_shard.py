@@ -18,11 +18,11 @@ import pytest
 import velo
 from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
+from velo_serving.protocol.hits import Costs, concat_hits, rows_of_hits, with_rows
+from velo_serving.protocol.types import Failure, Hits, SearchRequest, ShardReply
 from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_HITS, PART_QUERIES, Shard
-from velo_serving.words.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
-from velo_serving.words.hits import Costs, concat_hits, rows_of_hits, with_rows
-from velo_serving.words.types import Failure, Hits, SearchRequest, ShardReply
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
 
@@ -50,7 +50,7 @@ def ids(reply: ShardReply) -> list[list[int]]:
 
 OPENS_A_SHARD = """
 import sys
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.shard.shard import Shard
 
 Shard(ShardSpec("a", sys.argv[1], threads=1)).open()

@@ -18,15 +18,15 @@ from tests.long import count
 from tests.serving.exact_gateway import VECTORS, exact, serving
 from tests.serving.fakes import ExactIndex
 from tests.serving.unkind_road import Road
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.limits import RouterLimits
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import Shard
-from velo_serving.wire.channel import SocketChannel, at
-from velo_serving.wire.endpoint import Endpoint
-from velo_serving.wire.server import ShardServer
-from velo_serving.words.limits import RouterLimits
+from velo_serving.transport.channel import SocketChannel, at
+from velo_serving.transport.endpoint import Endpoint
+from velo_serving.transport.server import ShardServer
 
 SHARDS, REPLICAS, K = 2, 2, 7
 

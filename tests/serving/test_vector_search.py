@@ -11,7 +11,7 @@ import pytest
 from tests.serving.conftest import LIST_SIZE, local_answer
 from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError, NotAnIndexError
 from velo_serving import VectorSearch
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
 
 
 def test_batches_of_every_shape_get_the_same_neighbors(

@@ -19,7 +19,7 @@ import pytest
 
 import velo
 from tests.serving.conftest import LIST_SIZE, SHARDS, Served, children, files_of, local_answer, sockets_of
-from velo_serving.words.types import SearchRequest
+from velo_serving.protocol.types import SearchRequest
 
 WORKERS = 2
 

@@ -20,9 +20,9 @@ from tests.serving.exact_gateway import ARROW_TYPE, checked, client_of, exact_ba
 from velo.errors import InvalidArgumentError
 from velo_serving import Access
 from velo_serving.gateway.bodies import table_of_arrow
+from velo_serving.protocol.errors import ProtocolError
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.wire.codec import is_compressed, table_of
-from velo_serving.words.errors import ProtocolError
+from velo_serving.transport.codec import is_compressed, table_of
 
 SCHEMA = pa.schema(
     [

@@ -25,7 +25,7 @@ class Library(Protocol):
     def velo_build_open(self, path: bytes, options: CData, build_out: CData, /) -> int: ...
     def velo_build_scan(self, build: CData, rows: CData, row_count: int, row_stride: int, /) -> int: ...
     def velo_build_add(self, build: CData, rows: CData, row_count: int, row_stride: int, /) -> int: ...
-    def velo_build_former(self, build: CData, path: bytes, rows: CData, vertex_count: int, /) -> int: ...
+    def velo_build_warm_start(self, build: CData, path: bytes, rows: CData, vertex_count: int, /) -> int: ...
     def velo_build_run(self, build: CData, /) -> int: ...
     def velo_build_progress_get(self, build: CData, progress_out: CData, /) -> int: ...
     def velo_build_cancel(self, build: CData, /) -> int: ...
@@ -64,10 +64,10 @@ class Library(Protocol):
         ticket: int,
         /,
     ) -> int: ...
-    def velo_search_parts(
+    def velo_search_segments(
         self,
-        parts: CData,
-        part_count: int,
+        segments: CData,
+        segment_count: int,
         delta: CData,
         queries: CData,
         dtype: int,
@@ -77,10 +77,10 @@ class Library(Protocol):
         out: CData,
         /,
     ) -> int: ...
-    def velo_submit_parts(
+    def velo_submit_segments(
         self,
-        parts: CData,
-        part_count: int,
+        segments: CData,
+        segment_count: int,
         delta: CData,
         queries: CData,
         dtype: int,
@@ -161,19 +161,19 @@ class Library(Protocol):
 
     def velo_live_open(self, path: bytes, options: CData, live_out: CData, /) -> int: ...
     def velo_live_create(self, path: bytes, dim: int, metric: int, dtype: int, schema: CData, /) -> int: ...
-    def velo_live_part(
-        self, live: CData, part: int, path_out: CData, uuid_out: CData, capacity: int, /
+    def velo_live_segment(
+        self, live: CData, segment: int, path_out: CData, uuid_out: CData, capacity: int, /
     ) -> int: ...
-    def velo_live_next_part(self, live: CData, path_out: CData, capacity: int, /) -> int: ...
-    def velo_live_attach(self, live: CData, part: int, ids: CData, /) -> int: ...
+    def velo_live_next_segment(self, live: CData, path_out: CData, capacity: int, /) -> int: ...
+    def velo_live_attach(self, live: CData, segment: int, ids: CData, /) -> int: ...
     def velo_live_begin(self, live: CData, id_kind: int, next_row: int, schema: CData, /) -> int: ...
     def velo_live_delete(self, live: CData, ids: CData, done_out: CData, /) -> int: ...
     def velo_live_delete_rows(
-        self, live: CData, layout: int, parts: CData, vertices: CData, row_count: int, done_out: CData, /
+        self, live: CData, layout: int, segments: CData, vertices: CData, row_count: int, done_out: CData, /
     ) -> int: ...
     def velo_live_insert(self, live: CData, ids: CData, options: CData, done_out: CData, /) -> int: ...
     def velo_live_reserve(self, live: CData, ids: CData, options: CData, done_out: CData, /) -> int: ...
-    def velo_live_insert_part(
+    def velo_live_insert_segment(
         self,
         live: CData,
         ids: CData,
@@ -181,7 +181,7 @@ class Library(Protocol):
         first_row: int,
         path: CData,
         uuid: CData,
-        part_ids: CData,
+        segment_ids: CData,
         done_out: CData,
         /,
     ) -> int: ...
@@ -191,7 +191,7 @@ class Library(Protocol):
         ids: CData,
         options: CData,
         layout: int,
-        parts: CData,
+        segments: CData,
         vertices: CData,
         done_out: CData,
         /,
@@ -199,11 +199,11 @@ class Library(Protocol):
     def velo_live_refresh(self, live: CData, changed_out: CData, /) -> int: ...
     def velo_live_view_take(self, live: CData, view_out: CData, /) -> int: ...
     def velo_live_version(self, live: CData, /) -> int: ...
-    def velo_live_view_part(
-        self, view: CData, part: int, path_out: CData, uuid_out: CData, capacity: int, /
+    def velo_live_view_segment(
+        self, view: CData, segment: int, path_out: CData, uuid_out: CData, capacity: int, /
     ) -> int: ...
     def velo_live_view_info_get(self, view: CData, info_out: CData, /) -> int: ...
-    def velo_live_view_rows(self, view: CData, part: int, filter_out: CData, /) -> int: ...
+    def velo_live_view_rows(self, view: CData, segment: int, filter_out: CData, /) -> int: ...
     def velo_live_view_dead(self, view: CData, bits_out: CData, /) -> int: ...
     def velo_live_view_record(self, view: CData, record: int, record_out: CData, /) -> int: ...
     def velo_live_view_search(
@@ -218,12 +218,12 @@ class Library(Protocol):
         looks_out: CData,
         /,
     ) -> int: ...
-    def velo_live_fold(
+    def velo_live_commit(
         self,
         live: CData,
         view: CData,
-        parts: CData,
-        part_count: int,
+        segments: CData,
+        segment_count: int,
         taken: CData,
         with_delta: int,
         path: CData,

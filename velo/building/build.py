@@ -39,6 +39,7 @@ from velo.folder.metadata import (
 )
 from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
+from velo.fulltext.opening import make_words
 from velo.options import (
     DTYPE_CODES,
     BuildOptions,
@@ -46,9 +47,8 @@ from velo.options import (
     memory_bytes,
 )
 from velo.types import AnyArray, Memory, PathLike, ProgressCallback
-from velo.words.opening import make_words
 
-__all__ = ["STAGES", "Former", "Resumed", "Watch", "build_shard", "overall"]
+__all__ = ["STAGES", "Resumed", "WarmStart", "Watch", "build_shard", "overall"]
 
 #: Stages of a build in order, with the share of its time that each usually takes.
 STAGES: Final = {"scan": 2, "encode": 6, "graph": 77, "place": 5, "write": 4, "commit": 1, "calibrate": 5}
@@ -93,7 +93,7 @@ def build_shard(
     resumed: Resumed | None = None,
     start: int = 0,
     stop: int | None = None,
-    former: Former | None = None,
+    warm_start: WarmStart | None = None,
     calibration: Mapping[str, Any] | None = None,
     decoded: bool = False,
     transient: bool = False,
@@ -165,8 +165,8 @@ def build_shard(
         )
         removed = False
         try:
-            if former is not None:
-                work.go_on_from(former)
+            if warm_start is not None:
+                work.go_on_from(warm_start)
             work.stream(watch, resumed)
             work.run(watch, nice)
             order = work.commit(column, table, watch)
@@ -211,7 +211,7 @@ def build_shard(
 
 
 @dataclass(frozen=True)
-class Former:
+class WarmStart:
     """An index whose graph another one starts from.
 
     Attributes
@@ -287,11 +287,11 @@ class _Build:
             done += len(chunk)
             _tell(watch, stage, done, self._rows)
 
-    def go_on_from(self, former: Former) -> None:
+    def go_on_from(self, warm_start: WarmStart) -> None:
         """The graph starts with the lists of another index."""
-        rows = np.ascontiguousarray(former.rows, np.uint32)
-        status = _native.lib.velo_build_former(
-            self._handle, os.fsencode(former.path), _native.pointer("uint32_t", rows), len(rows)
+        rows = np.ascontiguousarray(warm_start.rows, np.uint32)
+        status = _native.lib.velo_build_warm_start(
+            self._handle, os.fsencode(warm_start.path), _native.pointer("uint32_t", rows), len(rows)
         )
         _native.check(status, "former")
 

@@ -42,8 +42,8 @@ from velo.errors import BudgetTooSmallError, RecallWarning, UnsupportedError
 from velo.folder.manifest import read_manifest
 from velo.formats.source import Source
 from velo.options import FILTER_PLANS, OpenTuning
-from velo.parts.part import OpenOptions, Part
 from velo.search.answer import QUERY_DTYPES, Answer, native_queries
+from velo.segments.segment import OpenOptions, Segment
 from velo.types import AnyArray
 
 __all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]
@@ -153,7 +153,7 @@ class _Seen:
 
 
 def excluding(
-    part: Part,
+    segment: Segment,
     queries: AnyArray,
     k: int,
     list_size: int,
@@ -174,11 +174,11 @@ def excluding(
         options.filter_plan, options.sigma = FILTER_PLANS["scan"], _SCAN_SIGMA
     left_out = _native.pointer("uint32_t", np.ascontiguousarray(vertices, np.uint32))
     options.excluded_vertices = left_out  # alive as long as left_out is
-    native, _ = native_queries(queries, part.dim)
+    native, _ = native_queries(queries, segment.dim)
     answer = Answer(len(native), k)
-    status = part.gate.call(
+    status = segment.guard.call(
         _native.lib.velo_search,
-        part.handle,
+        segment.handle,
         _native.pointer("uint8_t", native),
         QUERY_DTYPES[native.dtype],
         len(native),
@@ -366,7 +366,7 @@ class _Table:
         self._vertices[held.rows != NO_ROW] = vertices[np.argsort(order[vertices])]
         self._all = np.arange(len(held.rows))
         # For what resembles what the whole sample has told.
-        self._part = self._all[:: max(1, min(4, len(self._all) // 100))]
+        self._segment = self._all[:: max(1, min(4, len(self._all) // 100))]
 
     def curves(
         self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
@@ -384,12 +384,12 @@ class _Table:
         finest: dict[int, list[_Seen]] = {}
         for level in reversed(levels):
             try:
-                part = self._open(folder, _Way(0, level))
+                segment = self._open(folder, _Way(0, level))
             except BudgetTooSmallError:
                 continue
-            with closing(part):
+            with closing(segment):
                 own = {
-                    k: self._curve(part, k, finest.get(k, []), _LISTS_OF_PAGES_MAX)
+                    k: self._curve(segment, k, finest.get(k, []), _LISTS_OF_PAGES_MAX)
                     for k in (K_MEASURED, *other_k)
                 }
             found += [(k, _Way(0, level), seen) for k, seen in own.items()]
@@ -410,37 +410,37 @@ class _Table:
         """The curves of an index whose codes are in memory."""
         found: list[tuple[int, _Way, list[_Seen]]] = []
         steps = len(_LINKS) + len(other_k) + 2
-        with closing(self._open(folder, None)) as part:
-            most = int(part.info().links_kept)
-            has_own = part.info().links_built >= _LINKS_OWN
+        with closing(self._open(folder, None)) as segment:
+            most = int(segment.info().links_kept)
+            has_own = segment.info().links_built >= _LINKS_OWN
             widest: list[_Seen] = []
             if most:
-                widest = self._curve(part, K_MEASURED, [])
+                widest = self._curve(segment, K_MEASURED, [])
                 found.append((K_MEASURED, _Way(most), widest))
-                self._reach(part, widest)
+                self._reach(segment, widest)
                 tell(1 / steps)
                 for number, k in enumerate(other_k):
-                    found.append((k, _Way(most), self._curve(part, k, [])))
+                    found.append((k, _Way(most), self._curve(segment, k, [])))
                     tell((2 + number) / steps)
         for number, links in enumerate(_LINKS):
             if links < most and has_own:
-                with closing(self._open(folder, _Way(links))) as part:
-                    if part.info().links_kept == links:
-                        found.append((K_MEASURED, _Way(links), self._curve(part, K_MEASURED, widest)))
+                with closing(self._open(folder, _Way(links))) as segment:
+                    if segment.info().links_kept == links:
+                        found.append((K_MEASURED, _Way(links), self._curve(segment, K_MEASURED, widest)))
             tell((2 + len(other_k) + number) / steps)
         if self._page_links:
-            with closing(self._open(folder, _Way(0))) as part:
-                on_disk = self._curve(part, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
+            with closing(self._open(folder, _Way(0))) as segment:
+                on_disk = self._curve(segment, K_MEASURED, widest, _LISTS_ON_DISK_MAX)
                 found.append((K_MEASURED, _Way(0), on_disk))
                 if not most:
-                    self._reach(part, on_disk)
+                    self._reach(segment, on_disk)
         return found
 
-    def _reach(self, part: Part, seen: Sequence[_Seen]) -> None:
+    def _reach(self, segment: Segment, seen: Sequence[_Seen]) -> None:
         """The highest recall: that of the longest list, or of a scan of all codes if that is cheap."""
         self.reached = max(one.point.recall for one in seen)
         if self.reached < _RECALL_ENOUGH:
-            scanned = self._search(part, K_MEASURED, _SCAN_LIST, self._part, scan=True).point
+            scanned = self._search(segment, K_MEASURED, _SCAN_LIST, self._segment, scan=True).point
             self.scan = scanned.to_dict()
             self.reached = max(self.reached, scanned.recall)
 
@@ -470,18 +470,21 @@ class _Table:
                 if is_young and way < most:
                     scales[way] = scales[most]
                     continue
-                with closing(self._open(folder, way if way < most else None)) as part:
-                    if way.links and part.info().links_kept != way.links:
+                with closing(self._open(folder, way if way < most else None)) as segment:
+                    if way.links and segment.info().links_kept != way.links:
                         return None
                     scale = _Scale(
                         [
-                            (point, self._search(part, K_MEASURED, int(point["list_size"]), self._all).point)
+                            (
+                                point,
+                                self._search(segment, K_MEASURED, int(point["list_size"]), self._all).point,
+                            )
                             for point in _checked_points(points)
                         ]
                     )
                     if way == most and scan is not None:
                         scan = self._search(
-                            part, K_MEASURED, _SCAN_LIST, self._all, scan=True
+                            segment, K_MEASURED, _SCAN_LIST, self._all, scan=True
                         ).point.to_dict()
                 if scale.greatest > _SCALE_MAX:
                     return None
@@ -512,7 +515,7 @@ class _Table:
             "codes": self._codes,
         }
 
-    def _open(self, folder: Path, way: _Way | None) -> Part:
+    def _open(self, folder: Path, way: _Way | None) -> Segment:
         """The segment opened with this plan; None: with all links."""
         links = None if way is None else way.links
         workers = self._threads or len(os.sched_getaffinity(0))
@@ -525,7 +528,7 @@ class _Table:
             how = OpenOptions(
                 threads=self._threads, memory=self._memory_bytes or None, plan="pages", tuning=kept
             )
-            return Part(folder, how)
+            return Segment(folder, how)
         if links == 0 and self._threads == 1:
             # With links on disk results depend on the order in which reads end; one query at a time fixes it.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
@@ -537,7 +540,7 @@ class _Table:
                     plan="links_in_memory",
                     tuning=tuning,
                 )
-                return Part(folder, how)
+                return Segment(folder, how)
             except (BudgetTooSmallError, UnsupportedError):  # or links were kept for no memory
                 if not self._page_links:
                     raise
@@ -545,15 +548,15 @@ class _Table:
         if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
             raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
         # Without a budget: what of it codes leave would become a cache.
-        return Part(folder, OpenOptions(threads=self._threads, plan="links_on_disk", tuning=tuning))
+        return Segment(folder, OpenOptions(threads=self._threads, plan="links_on_disk", tuning=tuning))
 
-    def _curve(self, part: Part, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
+    def _curve(self, segment: Segment, k: int, like: list[_Seen], longest: int = _LISTS[-1]) -> list[_Seen]:
         """Points of growing lists until longer ones gain nothing.
 
         With `like`, a curve of the same k that this one resembles, a part of the sample is enough.
         """
         seen: list[_Seen] = []
-        limit = min(part.n, longest)
+        limit = min(segment.n, longest)
         few = bool(like) or k > K_MEASURED  # many neighbors of a query are as informative as many queries
         lists = _LISTS if k == K_MEASURED else sorted({max(k, _LISTS[0]), *_LISTS[::2]})
         lists = [size for size in lists if size >= k]
@@ -561,7 +564,7 @@ class _Table:
             if list_size > limit and seen:
                 break
             whole = not few and list_size <= _LIST_FULL_SAMPLE
-            one = self._search(part, k, list_size, self._all if whole else self._part)
+            one = self._search(segment, k, list_size, self._all if whole else self._segment)
             if not whole:
                 known = [other for other in like or seen if len(other.rows) == len(self._all)]
                 if known:
@@ -574,9 +577,9 @@ class _Table:
                 break
         return seen
 
-    def _search(self, part: Part, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
-        held = self._held.part(rows)
-        answered = excluding(part, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
+    def _search(self, segment: Segment, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
+        held = self._held.segment(rows)
+        answered = excluding(segment, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
         found = held.hits(found_rows, k) / np.maximum(1, np.minimum(k, (held.neighbors >= 0).sum(axis=1)))
@@ -651,25 +654,25 @@ def _miss(recall: float) -> float:
 
 
 def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
-    """A point of a part of the sample, corrected by how much harder or easier that part is than all of it.
+    """A point of a part of the sample, corrected by how much harder or easier that segment is than all of it.
 
-    That is known for points measured on the whole sample. The one at which the part misses most nearly as
-    much is used, since the same queries are hard there: its ratio of misses, whole sample to part, scales
+    That is known for points measured on the whole sample. The one at which the segment misses most nearly as
+    much is used, since the same queries are hard there: its ratio of misses, whole sample to segment, scales
     this point.
     """
     missing = (1 - seen.found).sum()
 
     def missing_of(known: _Seen) -> float:
-        return float((1 - _part_of(known, seen)).sum())
+        return float((1 - _segment_of(known, seen)).sum())
 
     known = min(whole, key=lambda one: abs(missing_of(one) - missing))
-    part = _part_of(known, seen)
+    segment = _segment_of(known, seen)
     if missing_of(known) < 1.0:  # too little is missing to compare
         return seen
-    scale = float(np.clip((1 - known.found).mean() / (1 - part).mean(), 0.5, 2.0))
+    scale = float(np.clip((1 - known.found).mean() / (1 - segment).mean(), 0.5, 2.0))
     alike = 0.0
-    if seen.found.std() > 0 and part.std() > 0:
-        alike = float(np.corrcoef(seen.found, part)[0, 1])
+    if seen.found.std() > 0 and segment.std() > 0:
+        alike = float(np.corrcoef(seen.found, segment)[0, 1])
     own = seen.point.deviation**2 * (1 - alike**2)
     shared = (seen.found.var() * alike**2) / len(known.found)
     point = replace(
@@ -680,6 +683,6 @@ def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
     return _Seen(point, seen.found, seen.rows)
 
 
-def _part_of(known: _Seen, seen: _Seen) -> AnyArray:
+def _segment_of(known: _Seen, seen: _Seen) -> AnyArray:
     """The result of the queries `seen` alone, at a point measured on the whole sample."""
     return known.found[np.searchsorted(known.rows, seen.rows)]

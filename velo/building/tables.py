@@ -11,7 +11,7 @@ from velo.folder.metadata import given_metadata, unfiltered_columns
 from velo.formats.files import as_source, open_vectors
 from velo.formats.frames import vector_table
 from velo.formats.source import Source
-from velo.parts.tables import NO_TABLE, taken_apart
+from velo.segments.tables import NO_TABLE, taken_apart
 
 __all__ = ["check_order", "parts_of"]
 
@@ -29,7 +29,8 @@ def check_order(path: Any, vectors: Any) -> None:
 def parts_of(
     vectors: Any, *, column: str | None = None, ids: Any = None, ids_column: str | None = None, metadata: Any
 ) -> tuple[Source, Any, Any]:
-    """The source, the ids and the metadata of a build, as :func:`velo.parts.tables.taken_apart` reads them.
+    """The source, the ids and the metadata of a build, as :func:`velo.segments.tables.taken_apart` reads
+    them.
 
     Warns
     -----

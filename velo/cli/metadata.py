@@ -12,11 +12,11 @@ import typer
 from velo.cli.arguments import AsJson, IndexPath, folders_of
 from velo.cli.output import answer, console, emit_json, table
 from velo.errors import InvalidArgumentError
+from velo.folder.consistent import read_consistently
 from velo.folder.exchange import change_metadata, find_index
 from velo.folder.live import data_folder
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import file_names, given_metadata, open_metadata, read_table
-from velo.folder.moment import at_one_moment
 from velo.results import size_text
 
 __all__ = ["metadata_set", "metadata_show"]
@@ -55,7 +55,7 @@ def metadata_set(
         change_metadata(folder, part, rows, ids, ids_column=ids_column, keep=add, overwrite=overwrite)
         first += rows
     seconds = time.perf_counter() - started
-    found = [at_one_moment(folder, partial(_names_and_size, folder, rows)) for folder, rows, _ in indexes]
+    found = [read_consistently(folder, partial(_names_and_size, folder, rows)) for folder, rows, _ in indexes]
     names = found[0][0]
     size = sum(size for _, size in found)
     document = {"path": str(path), "rows": first, "columns": names, "bytes": size}
@@ -86,7 +86,7 @@ def _shown(folder: Path) -> dict[str, Any]:
 
 def metadata_show(path: IndexPath, as_json: AsJson = False) -> None:
     """Print each column's type, nulls, distinct and frequent values, and extremes."""
-    indexes = [at_one_moment(folder, partial(_shown, folder)) for folder in folders_of(path)]
+    indexes = [read_consistently(folder, partial(_shown, folder)) for folder in folders_of(path)]
     if as_json:
         emit_json(indexes[0] if len(indexes) == 1 else {"shards": indexes})
         return

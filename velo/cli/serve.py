@@ -13,7 +13,7 @@ import typer
 
 from velo.cli.arguments import AsJson
 from velo.errors import InvalidArgumentError, MissingDependencyError
-from velo_serving.words.options import Field, ServeOptions
+from velo_serving.protocol.options import Field, ServeOptions
 
 __all__ = ["serve", "stop"]
 

@@ -1,7 +1,7 @@
 """Conversions of values between Arrow types that hold the same: for storing them, and back.
 
 Arrow cannot take, concatenate or dictionary-encode arrays of every type at every depth. So rows are handled
-in their storage type (:func:`undressed`), and returned in the type they were given in (:func:`restore`).
+in their storage type (:func:`storage_type`), and returned in the type they were given in (:func:`restore`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "one_array",
     "plain_type",
     "restore",
-    "undressed",
+    "storage_type",
     "why_not_stored",
     "with_element",
 ]
@@ -92,11 +92,11 @@ def with_element(kind: ArrowType, element: ArrowType) -> ArrowType:
     return made(field)
 
 
-def undressed(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
+def storage_type(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = None) -> ArrowType:
     """The storage type of values: without dictionaries, run lengths and views (if `only` holds for them)."""
 
     def inner(one: ArrowType) -> ArrowType:
-        return undressed(one, only=only)
+        return storage_type(one, only=only)
 
     def field(one: Any) -> Any:
         return one.with_type(inner(one.type))
@@ -136,7 +136,7 @@ def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
     if found == kind:
         return stored
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(kind, restore(stored, kind.storage_type))
+        return pa.ExtensionArray.from_storage_type(kind, restore(stored, kind.storage_type))
     if isinstance(found, pa.BaseExtensionType):
         return restore(stored.storage, kind)
     if pa.types.is_null(kind):

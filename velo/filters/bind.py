@@ -18,7 +18,16 @@ from velo.filters.arrays import numpy_of, texts_of
 from velo.filters.columns import FilterColumn
 from velo.filters.constants import constant
 from velo.filters.domain import Domain, Intervals, RankSpace, WholeSpace, complement, intersection, normal
-from velo.filters.nodes import CONTAINS_ALL_MAX, Fixed, Held, ListNull, Node, Rows, joined, scalar_node
+from velo.filters.nodes import (
+    CONTAINS_ALL_MAX,
+    Fixed,
+    ListContains,
+    ListNull,
+    Node,
+    Rows,
+    joined,
+    scalar_node,
+)
 from velo.filters.tree import (
     And,
     Between,
@@ -269,7 +278,7 @@ def _in_list(column: FilterColumn, expr: Leaf, want: Want, place: str) -> Node:
     if not found:
         return _whole(column, False, want)
     loose = want.null and column.has_nulls
-    return Held(column, every or len(found) == 1, tuple(found), not want.positive, loose)
+    return ListContains(column, every or len(found) == 1, tuple(found), not want.positive, loose)
 
 
 def _whole(column: FilterColumn, holds: bool, want: Want) -> Node:

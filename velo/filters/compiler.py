@@ -21,8 +21,8 @@ from velo.filters.dicts import from_dict, from_json
 from velo.filters.expressions import Column
 from velo.filters.native import NativeColumns, NativeFilter
 from velo.filters.nodes import (
-    Held,
     Join,
+    ListContains,
     ListNull,
     Node,
     Rows,
@@ -195,7 +195,7 @@ class FilterCompiler:
     def _bound(self, expr: Expr) -> Node:
         return decided(self._binder.bind(expr), self._of_all)
 
-    def _of_all(self, node: Scalar | ListNull | Held) -> bool | None:
+    def _of_all(self, node: Scalar | ListNull | ListContains) -> bool | None:
         """The truth of a condition whose column has one value for all rows; None for other columns."""
         owner = node.column.owner
         if owner is None or owner.row_count != 1:

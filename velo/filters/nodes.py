@@ -17,8 +17,8 @@ from velo.types import AnyArray
 __all__ = [
     "CONTAINS_ALL_MAX",
     "Fixed",
-    "Held",
     "Join",
+    "ListContains",
     "ListNull",
     "Node",
     "Rows",
@@ -52,7 +52,7 @@ class ListNull:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ListContains:
     """The list holds all (or any) of the values; negated: it is valid and does not; null: or it is null."""
 
     column: FilterColumn
@@ -75,7 +75,7 @@ class Rows:
     passes: AnyArray
 
 
-Node: TypeAlias = Fixed | Scalar | ListNull | Held | Join | Rows
+Node: TypeAlias = Fixed | Scalar | ListNull | ListContains | Join | Rows
 
 
 def scalar_node(column: FilterColumn, domain: Domain) -> Node:
@@ -96,7 +96,7 @@ def joined(every: bool, nodes: list[Node]) -> Node:
         flat.extend(node.children if isinstance(node, Join) and node.every == every else (node,))
     children: list[Node] = []
     scalars: dict[str, Scalar] = {}
-    held: dict[tuple[str, bool, bool], Held] = {}
+    held: dict[tuple[str, bool, bool], ListContains] = {}
     for node in _null_tests_folded(every, flat):
         if isinstance(node, Scalar):
             before = scalars.get(node.column.name)
@@ -104,7 +104,9 @@ def joined(every: bool, nodes: list[Node]) -> Node:
                 one, other = before.domain, node.domain
                 node = Scalar(node.column, one & other if every else one | other)
             scalars[node.column.name] = node
-        elif isinstance(node, Held) and (len(node.values) == 1 or node.every == (every != node.negated)):
+        elif isinstance(node, ListContains) and (
+            len(node.values) == 1 or node.every == (every != node.negated)
+        ):
             key = (node.column.name, node.negated, node.null)
             both = _both_held(held.get(key), node, as_all=every != node.negated)
             if both is None:
@@ -128,15 +130,15 @@ def _null_tests_folded(every: bool, nodes: list[Node]) -> Iterator[Node]:
     Dicts write both beside negations, since they have no null logic of their own.
     """
     tested = {node.column.name for node in nodes if isinstance(node, ListNull) and node.null != every}
-    folded = tested & {node.column.name for node in nodes if isinstance(node, Held)}
+    folded = tested & {node.column.name for node in nodes if isinstance(node, ListContains)}
     for node in nodes:
-        if isinstance(node, Held) and node.column.name in folded:
+        if isinstance(node, ListContains) and node.column.name in folded:
             yield replace(node, null=not every)
         elif not (isinstance(node, ListNull) and node.null != every and node.column.name in folded):
             yield node
 
 
-def _both_held(one: Held | None, other: Held, *, as_all: bool) -> Held | None:
+def _both_held(one: ListContains | None, other: ListContains, *, as_all: bool) -> ListContains | None:
     """Two tests of one list as one, all or any of the values of both; None where these are too many.
 
     "Holds a" and "holds b" is "holds all of a, b"; "holds none of a" and "not b" is "holds none of a, b".
@@ -146,23 +148,23 @@ def _both_held(one: Held | None, other: Held, *, as_all: bool) -> Held | None:
     values = tuple(sorted({*one.values, *other.values}))
     if as_all and len(values) > CONTAINS_ALL_MAX:
         return None
-    return Held(one.column, as_all or len(values) == 1, values, one.negated, one.null)
+    return ListContains(one.column, as_all or len(values) == 1, values, one.negated, one.null)
 
 
 def owners_of(node: Node) -> set[Any]:
     """The owners of the columns that a node reads: None is the index, others are derived columns."""
     if isinstance(node, Join):
         return set().union(*(owners_of(child) for child in node.children))
-    if isinstance(node, Scalar | ListNull | Held):
+    if isinstance(node, Scalar | ListNull | ListContains):
         return {node.column.owner}
     return set()
 
 
-def decided(node: Node, of_all: Callable[[Scalar | ListNull | Held], bool | None]) -> Node:
+def decided(node: Node, of_all: Callable[[Scalar | ListNull | ListContains], bool | None]) -> Node:
     """`node` without the conditions for which `of_all` returns one truth for all rows, not None."""
     if isinstance(node, Join):
         return joined(node.every, [decided(child, of_all) for child in node.children])
-    told = of_all(node) if isinstance(node, Scalar | ListNull | Held) else None
+    told = of_all(node) if isinstance(node, Scalar | ListNull | ListContains) else None
     return node if told is None else Fixed(told)
 
 

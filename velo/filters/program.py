@@ -11,7 +11,7 @@ import numpy as np
 from velo.errors import FilterError
 from velo.filters.columns import FilterColumn, NativeType
 from velo.filters.domain import Domain, Intervals, cardinality, complement
-from velo.filters.nodes import Fixed, Held, Join, ListNull, Node, Scalar
+from velo.filters.nodes import Fixed, Join, ListContains, ListNull, Node, Scalar
 from velo.filters.values import refuse
 
 __all__ = ["program_of"]
@@ -83,7 +83,7 @@ class _Writer:
                 self._put(_IS_NULL, column)
                 if not null:
                     self._put(_NOT)
-            case Held(column, every, values, negated, null):
+            case ListContains(column, every, values, negated, null):
                 if null:
                     self._put(_IS_NULL, column)
                 packed = np.array(values, np.int64).astype("<i8").tobytes()

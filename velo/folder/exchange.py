@@ -32,6 +32,7 @@ from velo.errors import (
 )
 from velo.filters.arrays import valid_of
 from velo.filters.arrow_values import one_array
+from velo.folder.consistent import read_consistently
 from velo.folder.ids import Ids
 from velo.folder.leftovers import is_metadata
 from velo.folder.live import data_folder, refuse_live
@@ -46,7 +47,6 @@ from velo.folder.metadata import (
     words_name,
     write_batch,
 )
-from velo.folder.moment import at_one_moment
 from velo.folder.replace import os_failure
 from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
@@ -64,7 +64,7 @@ def find_index(folder: Path) -> tuple[int, Ids]:
         manifest = read_manifest(data)
         return manifest.row_count, Ids(data, manifest.row_count, manifest.first_row)
 
-    return at_one_moment(folder, find)
+    return read_consistently(folder, find)
 
 
 def change_metadata(

@@ -28,7 +28,7 @@ from velo.filters.arrow_values import (
     is_string,
     one_array,
     plain_type,
-    undressed,
+    storage_type,
     with_element,
 )
 from velo.filters.columns import CODES_MAX, encode
@@ -88,7 +88,7 @@ class ColumnSource(ABC):
         """The stored pieces of a column, in the order of rows."""
 
     @abstractmethod
-    def undressed(self, name: str, rows: AnyArray) -> Any:
+    def storage(self, name: str, rows: AnyArray) -> Any:
         """A column of some rows in its storage type (:mod:`velo.filters.arrow_values`)."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class _Column:
                 return self._lists_of_texts()
             if pa.types.is_integer(element):
                 return self._whole() if any(is_coded) else self._row_by_row()
-        return self._row_by_row() if undressed(plain) == plain else self._whole()
+        return self._row_by_row() if storage_type(plain) == plain else self._whole()
 
     def _batches(self) -> Iterator[AnyArray]:
         """The rows, in the order of the vertices."""
@@ -159,7 +159,7 @@ class _Column:
 
     def _encoded(self, rows: AnyArray) -> tuple[Any, Any]:
         """Some rows in the storage type, and as stored."""
-        column = self._source.undressed(self._name, rows)
+        column = self._source.storage(self._name, rows)
         return column, encode(self._name, column, arrow_of(np.arange(len(rows))))
 
     def _whole(self) -> tuple[Placed, Any]:

@@ -9,16 +9,16 @@ from typing import Final
 from velo.errors import CorruptIndexError, UnsupportedError
 from velo.folder.paths import check_is_folder
 
-__all__ = ["PART_FIRST", "ROOT_FILE", "data_folder", "data_folders", "is_live", "refuse_live"]
+__all__ = ["FOLDER_MANIFEST_FILE", "SEGMENT_FIRST", "data_folder", "data_folders", "is_live", "refuse_live"]
 
-ROOT_FILE: Final = "live.json"
+FOLDER_MANIFEST_FILE: Final = "live.json"
 #: The segment that a built index becomes with its first write.
-PART_FIRST: Final = "part-0000000000000001"
+SEGMENT_FIRST: Final = "part-0000000000000001"
 
 
 def is_live(folder: Path) -> bool:
     """Whether rows of this index were changed since it was built."""
-    return (folder / ROOT_FILE).is_file()
+    return (folder / FOLDER_MANIFEST_FILE).is_file()
 
 
 def data_folders(folder: Path) -> list[Path]:
@@ -33,12 +33,19 @@ def data_folders(folder: Path) -> list[Path]:
     if not is_live(folder):
         return [folder]
     try:
-        names = [str(part["path"]) for part in json.loads((folder / ROOT_FILE).read_bytes())["parts"]]
+        names = [
+            str(segment["path"])
+            for segment in json.loads((folder / FOLDER_MANIFEST_FILE).read_bytes())["parts"]
+        ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
+        raise CorruptIndexError(
+            f"{FOLDER_MANIFEST_FILE} cannot be read: {error}", file=FOLDER_MANIFEST_FILE
+        ) from error
     for name in names:
         if Path(name).name != name:
-            raise CorruptIndexError(f"{ROOT_FILE} names a part outside: {name!r}", file=ROOT_FILE)
+            raise CorruptIndexError(
+                f"{FOLDER_MANIFEST_FILE} names a part outside: {name!r}", file=FOLDER_MANIFEST_FILE
+            )
     return [folder / name for name in names]
 
 

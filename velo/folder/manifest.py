@@ -21,12 +21,12 @@ _COUNT_MAX: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The parts of a manifest that Python needs; the library checks all of it when it opens the index.
+    """The segments of a manifest that Python needs; the library checks all of it when it opens the index.
 
     Attributes
     ----------
     memory_bits, record_bits : int
-        Bits a dimension of the code in memory and of its lower part on disk.
+        Bits a dimension of the code in memory and of its lower segment on disk.
     files : tuple of str
         The names of all other files of the index.
     user : dict

@@ -33,7 +33,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.filters.arrays import array_bytes, arrow_of
-from velo.filters.arrow_values import one_array, restore, undressed
+from velo.filters.arrow_values import one_array, restore, storage_type
 from velo.filters.columns import FilterColumn, check_stored, describe, encode
 from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
@@ -217,7 +217,7 @@ def _reading(path: Path) -> Any:
 
 
 def words_name(generation: int) -> str:
-    """The name of the file of words of a generation, which no manifest names: it is derived (velo.words)."""
+    """The name of the full-text file of a generation; no manifest names it, it is derived (velo.fulltext)."""
     return "columns.words" if generation == 1 else f"columns.{generation}.words"
 
 
@@ -349,7 +349,8 @@ def generation_in(folder: Path) -> int:
 def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
     """Open the metadata of an index; None where it has none.
 
-    Another process may exchange the files meanwhile: callers use :func:`velo.folder.moment.at_one_moment`.
+    Another process may exchange the files meanwhile: callers use
+    :func:`velo.folder.consistent.at_one_moment`.
     """
     folder = Path(folder)
     generation = generation_in(folder)
@@ -463,9 +464,9 @@ class MetadataStore:
         """A table of some rows, with all or some columns, in the types they were given in."""
         return self._taken(vertices, columns, lambda kind: kind)
 
-    def undressed_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+    def storage_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
         """The same rows in types that Arrow can take from and join with others."""
-        return self._taken(vertices, columns, undressed)
+        return self._taken(vertices, columns, storage_type)
 
     def _taken(self, vertices: AnyArray, columns: Sequence[str] | None, type_of: Callable[[Any], Any]) -> Any:
         fields = [self.schema.field(name) for name in self.checked_names(columns)]

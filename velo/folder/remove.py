@@ -12,7 +12,7 @@ from typing import Final
 
 from velo.errors import BusyError, CorruptIndexError, NotAnIndexError, VeloError
 from velo.folder.leftovers import MARKER, is_metadata, is_work
-from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.replace import os_failure, sync_folder
 from velo.folder.shards import shards_of
@@ -28,7 +28,7 @@ _LIVE: Final = re.compile(
 _BUILT: Final = frozenset(
     {"pages.bin", "page_starts.bin", "links.bin", "codes.bin", "vectors.bin", "ids.arrow", MARKER}
 )
-_PART: Final = re.compile(r"part-[0-9a-f]{16}")
+_SEGMENT: Final = re.compile(r"part-[0-9a-f]{16}")
 
 
 def is_half_removed(folder: Path) -> bool:
@@ -80,13 +80,13 @@ def _remove_inside(folder: Path) -> None:
     named: frozenset[str] = frozenset()
     with contextlib.suppress(VeloError):
         named = frozenset(read_manifest(folder).files)
-    last = (MANIFEST_FILE, ROOT_FILE, COLLECTION_FILE, _REMOVING)
+    last = (MANIFEST_FILE, FOLDER_MANIFEST_FILE, COLLECTION_FILE, _REMOVING)
     for entry in sorted(folder.iterdir()):
         name = entry.name
         if entry.is_symlink():
             continue
         if entry.is_dir():
-            if _PART.fullmatch(name):
+            if _SEGMENT.fullmatch(name):
                 _remove_inside(entry)
         elif name not in last and (
             name in named or name in _BUILT or _LIVE.fullmatch(name) or is_metadata(name) or is_work(name)

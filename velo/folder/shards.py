@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import CorruptIndexError
-from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
 from velo.folder.stored import load_json, read_failure
 from velo.types import Int64Array
@@ -88,9 +88,9 @@ def built_uuid(folder: Path) -> str:
         if not is_live(folder):
             with contextlib.suppress(FileNotFoundError):  # the first write came meanwhile
                 return str(load_json(folder / MANIFEST_FILE)["uuid"])
-        return str(load_json(folder / ROOT_FILE).get("built", ""))
+        return str(load_json(folder / FOLDER_MANIFEST_FILE).get("built", ""))
     except FileNotFoundError as error:
-        raise read_failure(error, ROOT_FILE) from error
+        raise read_failure(error, FOLDER_MANIFEST_FILE) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptIndexError(
             f"{folder} does not say which index it holds: {error}", file=str(folder)

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import CorruptIndexError, IndexExistsError, VeloError
-from velo.folder.live import ROOT_FILE, is_live
+from velo.folder.consistent import read_consistently
+from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
 from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.metadata import generation_in, words_name
-from velo.folder.moment import at_one_moment
 from velo.folder.replace import os_failure, sync_folder
 
 __all__ = ["snapshot"]
 
 #: Errors of a file system without hard links, or across file systems.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
-#: Beside the files of a part that its manifest names (zig/src/live/find.zig).
+#: Beside the files of a segment that its manifest names (zig/src/live/find.zig).
 _FIND_FILE: Final = "ids.find"
 
 
@@ -74,7 +74,7 @@ def _fill_last(source: Path, fresh: Path) -> None:
         fresh.mkdir()
         _fill(source, fresh)
 
-    at_one_moment(source, fill)
+    read_consistently(source, fill)
 
 
 def _fill(source: Path, fresh: Path) -> None:
@@ -82,18 +82,22 @@ def _fill(source: Path, fresh: Path) -> None:
         _link_index(source, fresh)
         sync_folder(fresh)
         return
-    root = (source / ROOT_FILE).read_bytes()
+    root = (source / FOLDER_MANIFEST_FILE).read_bytes()
     try:
         document = json.loads(root)
-        parts = [str(part["path"]) for part in document["parts"]]
-        dead = [str(part["dead"]) for part in document["parts"] if part.get("dead") is not None]
+        segments = [str(segment["path"]) for segment in document["parts"]]
+        dead = [str(segment["dead"]) for segment in document["parts"] if segment.get("dead") is not None]
         log = str(document["first_log"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptIndexError(f"{ROOT_FILE} cannot be read: {error}", file=ROOT_FILE) from error
-    for name in (*parts, *dead, log):
+        raise CorruptIndexError(
+            f"{FOLDER_MANIFEST_FILE} cannot be read: {error}", file=FOLDER_MANIFEST_FILE
+        ) from error
+    for name in (*segments, *dead, log):
         if Path(name).name != name:
-            raise CorruptIndexError(f"{ROOT_FILE} names a file outside: {name!r}", file=ROOT_FILE)
-    for name in parts:
+            raise CorruptIndexError(
+                f"{FOLDER_MANIFEST_FILE} names a file outside: {name!r}", file=FOLDER_MANIFEST_FILE
+            )
+    for name in segments:
         (fresh / name).mkdir()
         _link_index(source / name, fresh / name)
         _link(source / name / _FIND_FILE, fresh / name / _FIND_FILE)
@@ -101,7 +105,7 @@ def _fill(source: Path, fresh: Path) -> None:
     for name in dead:
         _link(source / name, fresh / name)
     _copy(source / log, fresh / log)  # the writer goes on in its own
-    with open(fresh / ROOT_FILE, "wb") as file:
+    with open(fresh / FOLDER_MANIFEST_FILE, "wb") as file:
         file.write(root)
         file.flush()
         os.fsync(file.fileno())

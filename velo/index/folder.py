@@ -8,28 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
+from velo.compaction.compactor import Compactor
 from velo.errors import UnsupportedError, VeloError
+from velo.folder.consistent import ATTEMPTS, read_consistently
 from velo.folder.exchange import change_metadata
-from velo.folder.live import PART_FIRST
-from velo.folder.moment import ATTEMPTS, at_one_moment
+from velo.folder.live import SEGMENT_FIRST
 from velo.folder.opened import OpenedFolder
-from velo.parts.data import MOVED, LiveData
-from velo.parts.part import OpenOptions, Part
-from velo.parts.view import View
+from velo.fulltext.opening import make_words, settle_words
+from velo.segments.data import MOVED, LiveData
+from velo.segments.segment import OpenOptions, Segment
+from velo.segments.view import View
 from velo.types import DurabilityName
-from velo.upkeep.upkeep import Upkeep
-from velo.words.opening import make_words, settle_words
 
 __all__ = ["OpenFolder", "begin_with", "close_all"]
 
 
-class OpenPart(Protocol):
-    """As much of a part as :func:`begin_with` and :func:`close_all` need."""
+class OpenSegment(Protocol):
+    """As much of a segment as :func:`begin_with` and :func:`close_all` need."""
 
     def close(self) -> None: ...
 
 
-_Part = TypeVar("_Part", bound=OpenPart)
+_Segment = TypeVar("_Segment", bound=OpenSegment)
 
 
 class OpenFolder:
@@ -41,7 +41,7 @@ class OpenFolder:
     live : LiveData
         Closed if this raises.
     how : OpenOptions
-    any_part : callable
+    any_segment : callable
         An open part of the same index or collection, or None: all of them are searched by the same workers.
 
     Attributes
@@ -53,13 +53,17 @@ class OpenFolder:
     """
 
     def __init__(
-        self, opened: OpenedFolder, live: LiveData, how: OpenOptions, any_part: Callable[[], Part | None]
+        self,
+        opened: OpenedFolder,
+        live: LiveData,
+        how: OpenOptions,
+        any_segment: Callable[[], Segment | None],
     ) -> None:
         self.opened = opened
         self._how = how
-        self._any_part = any_part
+        self._any_segment = any_segment
         self._refreshing = threading.Lock()
-        self.upkeep: Upkeep | None = None
+        self.compactor: Compactor | None = None
         #: Increased when a reader sees new rows or metadata; between such changes its view stays the same.
         self.version = 0
         self.live = self._begin(live, {}, live.durability)
@@ -67,32 +71,36 @@ class OpenFolder:
             return
         try:
             settle_words(opened.at)
-            self.upkeep = Upkeep(self.live, self._open_part, how.threads, how.merge_memory, how.memory)
+            self.compactor = Compactor(
+                self.live, self._open_segment, how.threads, how.merge_memory, how.memory
+            )
         except BaseException:
             close_all(self.live.opened, self.live)
             raise
 
-    def _open_part(self, name: str, of_rows: int, beside: Part | None) -> Part:
-        beside = next(iter(self.live.opened), beside) or self._any_part()
-        return Part(self.opened.at / name, self._how, of_rows, name, beside)
+    def _open_segment(self, name: str, of_rows: int, beside: Segment | None) -> Segment:
+        beside = next(iter(self.live.opened), beside) or self._any_segment()
+        return Segment(self.opened.at / name, self._how, of_rows, name, beside)
 
     def _begin(
-        self, live: LiveData, known: Mapping[tuple[str, str], Part], durability: DurabilityName | None
+        self, live: LiveData, known: Mapping[tuple[str, str], Segment], durability: DurabilityName | None
     ) -> LiveData:
-        """Live data with its parts open; parts of `known`, by name and uuid, are not opened again."""
+        """Live data with its segments open; segments of `known`, by name and uuid, are not opened again."""
 
-        def open_part(folder: Path, name: str, uuid: str, of_rows: int | None, beside: Part | None) -> Part:
-            # The part of a built folder becomes the first part with the first write.
-            part = known.get((name, uuid)) or (known.get(("", uuid)) if name == PART_FIRST else None)
-            if part is not None and part.is_at(folder):
-                return part
-            beside = beside or next(iter(known.values()), None) or self._any_part()
-            return Part(folder, self._how, of_rows, name, beside)
+        def open_segment(
+            folder: Path, name: str, uuid: str, of_rows: int | None, beside: Segment | None
+        ) -> Segment:
+            # The part of a built folder becomes the first segment with the first write.
+            segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == SEGMENT_FIRST else None)
+            if segment is not None and segment.is_at(folder):
+                return segment
+            beside = beside or next(iter(known.values()), None) or self._any_segment()
+            return Segment(folder, self._how, of_rows, name, beside)
 
         kept = frozenset(map(id, known.values()))
         is_writer = durability is not None
         missing = self._how.unknown_is_missing
-        return begin_with(live, open_part, kept, is_writer=is_writer, unknown_is_missing=missing)[0]
+        return begin_with(live, open_segment, kept, is_writer=is_writer, unknown_is_missing=missing)[0]
 
     @property
     def is_built(self) -> bool:
@@ -100,8 +108,8 @@ class OpenFolder:
         return self.live.durability is None and not self.live.info().is_live
 
     @property
-    def part(self) -> Part | None:
-        """Any open part."""
+    def segment(self) -> Segment | None:
+        """Any open segment."""
         return next(iter(self.live.opened), None)
 
     def view(self) -> View:
@@ -140,7 +148,7 @@ class OpenFolder:
         return [] if schema is None else list(schema.names)
 
     def _begin_again(self) -> None:
-        """Read the folder anew; open parts that it still has stay open."""
+        """Read the folder anew; open segments that it still has stay open."""
         known = {(one.name, one.uuid): one for one in self.live.opened}
         # The former live data is closed when no view refers to it any more.
         self.live = self._begin(LiveData(self.opened), known, None)
@@ -159,52 +167,52 @@ class OpenFolder:
                 "exchanged. add_columns takes types, or one value a column; update then changes rows"
             )
         with self._refreshing:
-            [part] = self.live.opened
-            change_metadata(self.opened.at, table, part.n, part.ids, **how)  # type: ignore[arg-type]
-            at_one_moment(self.opened.at, part.load_metadata)  # another process may set metadata, too
+            [segment] = self.live.opened
+            change_metadata(self.opened.at, table, segment.n, segment.ids, **how)  # type: ignore[arg-type]
+            read_consistently(self.opened.at, segment.load_metadata)  # another process may set metadata, too
             self._begin_again()
             self.version += 1
             make_words(self.opened.at)
 
     def close(self) -> None:
         """Close all, whichever fails. Interrupted, it can be called again: each is closed once."""
-        if self.upkeep is not None:
-            self.upkeep.close()
+        if self.compactor is not None:
+            self.compactor.close()
         with contextlib.ExitStack() as stack:
             stack.callback(self.opened.close)
             stack.callback(self.live.close)
-            for part in self.live.opened:
-                stack.callback(part.close)
+            for segment in self.live.opened:
+                stack.callback(segment.close)
 
 
 def begin_with(
     live: LiveData,
-    open_part: Callable[[Path, str, str, int | None, _Part | None], _Part],
+    open_segment: Callable[[Path, str, str, int | None, _Segment | None], _Segment],
     kept: frozenset[int] = frozenset(),
     *,
     is_writer: bool = False,
     unknown_is_missing: bool = False,
-) -> tuple[LiveData, list[_Part]]:
-    """Live data whose parts `open_part` opens, at one moment of a folder.
+) -> tuple[LiveData, list[_Segment]]:
+    """Live data whose segments `open_segment` opens, at one moment of a folder.
 
-    A writer may replace parts between the look at the root and at them. Then the root is read again. A part
-    that is open is locked, so the writer leaves it in place, and it is not opened twice.
+    A writer may replace segments between the look at the root and at them. Then the root is read again. A
+    segment that is open is locked, so the writer leaves it in place, and it is not opened twice.
 
     Parameters
     ----------
     live : LiveData
         Closed where this raises.
-    open_part : callable
-        Takes the folder, name and uuid of a part, the rows of all parts where there are several, and a part
-        that is open.
+    open_segment : callable
+        Takes the folder, name and uuid of a segment, the rows of all segments where there are several, and a
+        segment that is open.
     kept : frozenset of int
-        The ``id`` of each part that is not closed here.
+        The ``id`` of each segment that is not closed here.
     is_writer : bool
         Nobody else changes the folder.
     unknown_is_missing : bool
-        As :class:`velo.parts.part.OpenOptions` has it.
+        As :class:`velo.segments.segment.OpenOptions` has it.
     """
-    opened: dict[tuple[str, str], _Part] = {}
+    opened: dict[tuple[str, str], _Segment] = {}
     try:
         for attempt in range(ATTEMPTS):
             generation = int(live.info().generation)
@@ -216,10 +224,10 @@ def begin_with(
                 for name, uuid in names:
                     if (name, uuid) not in opened:
                         beside = next(iter(opened.values()), None)
-                        part = open_part(live.folder.at / name, name, uuid, of_rows, beside)
-                        opened[name, uuid] = part
-                parts = [opened[key] for key in names]
-                live.begin(cast("list[Part]", parts), unknown_is_missing)
+                        segment = open_segment(live.folder.at / name, name, uuid, of_rows, beside)
+                        opened[name, uuid] = segment
+                segments = [opened[key] for key in names]
+                live.begin(cast("list[Segment]", segments), unknown_is_missing)
             except (VeloError, FileNotFoundError):
                 if is_writer or attempt + 1 == ATTEMPTS:
                     raise
@@ -228,23 +236,23 @@ def begin_with(
                 if int(live.info().generation) == generation:
                     raise
             else:
-                return live, parts
+                return live, segments
     except BaseException:
         with contextlib.ExitStack() as stack:
             stack.callback(live.close)
-            for part in opened.values():
-                stack.callback(_close, part, kept)
+            for segment in opened.values():
+                stack.callback(_close, segment, kept)
         raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _close(part: OpenPart, kept: frozenset[int]) -> None:
-    if id(part) not in kept:
-        part.close()
+def _close(segment: OpenSegment, kept: frozenset[int]) -> None:
+    if id(segment) not in kept:
+        segment.close()
 
 
-def close_all(parts: Sequence[OpenPart], live: LiveData) -> None:
+def close_all(segments: Sequence[OpenSegment], live: LiveData) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(live.close)
-        for part in parts:
-            stack.callback(part.close)
+        for segment in segments:
+            stack.callback(segment.close)

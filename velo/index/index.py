@@ -34,9 +34,6 @@ from velo.options import (
     k_of_one_search,
     whole_number,
 )
-from velo.parts.added import NewColumns
-from velo.parts.gate import Gate
-from velo.parts.tables import given_rows
 from velo.results import Explanation, GroupedResult, RangeResult, SearchResult, Written
 from velo.search.composite import range_requests, result_of, search_requests
 from velo.search.each import Each, Ended
@@ -50,6 +47,9 @@ from velo.search.hybrid import (
 from velo.search.ranges import LIMIT_DEFAULT
 from velo.search.script import drive, drive_async
 from velo.search.snapshot import Snapshot
+from velo.segments.added import NewColumns
+from velo.segments.lifetime import LifetimeGuard
+from velo.segments.tables import given_rows
 from velo.types import AnyArray, Float32Array, FusionName, MetricName, PathLike, UnknownIds
 
 if TYPE_CHECKING:
@@ -86,29 +86,29 @@ class Resources:
 
     Parameters
     ----------
-    gate : Gate
+    guard : LifetimeGuard
     folders : sequence of OpenFolder
     """
 
-    def __init__(self, gate: Gate, folders: Sequence[OpenFolder]) -> None:
-        self.gate = gate
+    def __init__(self, guard: LifetimeGuard, folders: Sequence[OpenFolder]) -> None:
+        self.guard = guard
         self.folders = tuple(folders)
-        self._finalizer = weakref.finalize(self, _close, gate, self.folders)
+        self._finalizer = weakref.finalize(self, _close, guard, self.folders)
 
     def close(self) -> None:
         """Close all. Interrupted, it can be called again."""
-        _close(self.gate, self.folders)
+        _close(self.guard, self.folders)
         self._finalizer.detach()
 
 
-def _close(gate: Gate, folders: Sequence[OpenFolder]) -> None:
-    if gate.forked:  # nothing here belongs to a forked child
+def _close(guard: LifetimeGuard, folders: Sequence[OpenFolder]) -> None:
+    if guard.forked:  # nothing here belongs to a forked child
         return
-    if any(one.upkeep is not None and one.upkeep.is_here for one in folders):
+    if any(one.compactor is not None and one.compactor.is_here for one in folders):
         # The last reference ended in a merge's own thread, which cannot wait for itself.
-        _thread.start_new_thread(_close, (gate, folders))
+        _thread.start_new_thread(_close, (guard, folders))
         return
-    gate.close()
+    guard.close()
     for one in folders:
         one.close()
 
@@ -163,14 +163,14 @@ class Index:
     ) -> None:
         self.path = path
         self._resources = resources
-        self._gate = resources.gate
+        self._guard = resources.guard
         self._folders = tuple(folders)
         self._reopen = reopen
         self._writer = writer
         self._newest: Snapshot | None = None
         #: That of the folder of a reader when `_newest` was made; -1 where other calls change what it shows.
         self._version = -1
-        with self._gate.inside():
+        with self._guard.inside():
             self.dim = self._snapshot().dim
         self.metric: MetricName = _METRICS[int(folders[0].live.info().metric)]
 
@@ -182,14 +182,14 @@ class Index:
         version = self._folders[0].version
         views = [one.view() for one in self._folders]
         if newest is None or any(one is not view for one, view in zip(newest.views, views, strict=True)):
-            newest = self._newest = Snapshot(views, self._gate, newest)
+            newest = self._newest = Snapshot(views, self._guard, newest)
         if len(views) == 1 and self._writer is None:
             self._version = version
         return newest
 
     def _seen(self) -> Snapshot:
         """The rows for a call that begins now."""
-        with self._gate.inside():
+        with self._guard.inside():
             return self._snapshot()
 
     @property
@@ -210,7 +210,7 @@ class Index:
             return self._newest
 
     def __repr__(self) -> str:
-        state = ", closed" if self._gate.closed else ""
+        state = ", closed" if self._guard.closed else ""
         name = shown(self.path)
         return f"velo.Index({name!r}, n={len(self)}, dim={self.dim}, metric={self.metric!r}{state})"
 
@@ -340,10 +340,10 @@ class Index:
             and group_size == 1
             and (queries.shape == (at.dim,) or queries.shape == (1, at.dim))
             and not (type(k) is int and k > k_of_one_search())
-            and (parts := at.unfiltered) is not None
+            and (segments := at.unfiltered) is not None
         ):
             prepared = at.prepared(k, recall, list_size, timeout_s, tuning, exact)
-            return prepared.search_one(self._gate.call, parts, at.ids, queries)
+            return prepared.search_one(self._guard.call, segments, at.ids, queries)
         columns = at.columns(return_metadata)
         effort = Effort(recall, list_size, timeout_s, tuning, exact)
         if text is not None or fusion is not None or candidates is not None or unknown != "error":
@@ -572,7 +572,7 @@ class Index:
         Returns
         -------
         Explanation
-            Print it; its parts are attributes.
+            Print it; its segments are attributes.
 
         Examples
         --------
@@ -814,7 +814,7 @@ class Index:
         >>> index.get_vectors([3, 5]).shape
         (2, 32)
         """
-        with self._gate.inside():
+        with self._guard.inside():
             at = self._snapshot()
             vectors: Float32Array = at.vectors(at.vertices(ids), decoded=decoded)
         return vectors
@@ -835,7 +835,8 @@ class Index:
         """Add rows; when this returns, every search that begins finds them.
 
         The call is atomic: all of its rows are there or none, for searches and after a crash. What is larger
-        than the memory for new rows becomes a part at once, which takes as long as to build an index of it.
+        than the memory for new rows becomes a segment at once, which takes as long as to build an index of
+        it.
 
         Parameters
         ----------
@@ -852,8 +853,8 @@ class Index:
             A name for this call. A call with the name of one of the last 1,024 is not done again, so an
             insert whose answer got lost may be repeated.
         timeout_s : float, optional
-            How long to wait where memory for new rows is full and a part is being made of them, or where
-            merges take the memory that a part of these rows needs.
+            How long to wait where memory for new rows is full and a segment is being made of them, or where
+            merges take the memory that a segment of these rows needs.
         column : str, optional
             Which column of a table holds the vectors, where several could.
         ids_column : str, optional
@@ -888,7 +889,7 @@ class Index:
         1 first
         """
         given = given_rows(vectors, column, ids, ids_column, metadata)
-        with self._gate.inside():
+        with self._guard.inside():
             return self._writing().insert(*given, request, timeout_s, upsert=False)
 
     def upsert(
@@ -925,7 +926,7 @@ class Index:
             As for :meth:`insert`, but for :class:`DuplicateIdError`.
         """
         given = given_rows(vectors, column, ids, ids_column, metadata)
-        with self._gate.inside():
+        with self._guard.inside():
             return self._writing().insert(*given, request, timeout_s, upsert=True)
 
     @hinted
@@ -982,7 +983,7 @@ class Index:
         True ['attic']
         """
         _check_one("update", ids, filter)
-        with self._gate.inside():
+        with self._guard.inside():
             return self._writing().update(ids, metadata, request, timeout_s, filter)
 
     @hinted
@@ -1022,11 +1023,11 @@ class Index:
         2 deleted, 1 not there, 1998 left
         """
         _check_one("delete", ids, filter)
-        with self._gate.inside():
+        with self._guard.inside():
             return self._writing().delete(ids, filter)
 
     def flush(self) -> None:
-        """Make a part, an index of the ordinary format, of all rows that no part holds, and sync.
+        """Make a segment, an index of the ordinary format, of all rows that no segment holds, and sync.
 
         Searches then walk a graph over them instead of looking at all, and their memory is free for others.
         It takes as long as to build an index of these rows; others write and search meanwhile.
@@ -1035,18 +1036,19 @@ class Index:
         ------
         ReadOnlyError, NoSpaceError, DeviceError
         """
-        with self._gate.inside():
+        with self._guard.inside():
             self._writing().flush()
             self._release()
 
     def optimize(self, wait: bool = True) -> None:
-        """Make one part of all rows that live, as a build of them would: searches are at their fastest again.
+        """Make one segment of all rows that live, as a build of them would: searches are at their fastest
+        again.
 
         It writes each of them once, new ones too. Deleted and replaced rows give back their room. Others
-        write and search meanwhile; what they write stays beside that part. A process that is killed leaves
+        write and search meanwhile; what they write stays beside that segment. A process that is killed leaves
         the index as it was.
 
-        Of an index that was built without ``store_vectors=True`` codes are copied. The part then stores no
+        Of an index that was built without ``store_vectors=True`` codes are copied. The segment then stores no
         vectors, those of rows that were inserted since among them.
 
         Parameters
@@ -1058,7 +1060,7 @@ class Index:
         ------
         ReadOnlyError, NoSpaceError, DeviceError
         """
-        with self._gate.inside():
+        with self._guard.inside():
             self._writing().optimize(wait)
             if wait:
                 self._release()
@@ -1069,7 +1071,7 @@ class Index:
         return self._writer
 
     def _release(self) -> None:
-        """Replace the snapshot, which shows parts that were merged, and remove their files."""
+        """Replace the snapshot, which shows segments that were merged, and remove their files."""
         self._snapshot()
         self._writing().release()
 
@@ -1106,7 +1108,7 @@ class Index:
         ...     index.search(query, k=1, filter={"color": "red"}, return_metadata=True).metadata.to_pylist()
         [{'color': 'red'}]
         """
-        with self._gate.inside():
+        with self._guard.inside():
             self._change_metadata(table, ids_column=ids_column)
 
     def add_columns(self, columns: Any, *, ids_column: str | None = None, overwrite: bool = False) -> None:
@@ -1161,7 +1163,7 @@ class Index:
             raise InvalidArgumentError(
                 "ids_column goes with a table of a row a vector", argument="ids_column"
             )
-        with self._gate.inside():
+        with self._guard.inside():
             if new is None:
                 self._change_metadata(columns, ids_column=ids_column, keep=True, overwrite=overwrite)
             elif all(one.is_built for one in self._folders):
@@ -1198,7 +1200,7 @@ class Index:
             The folder holds another index by now; open it again.
         CorruptIndexError, DeviceError
         """
-        with self._gate.inside():
+        with self._guard.inside():
             return sum(one.refresh() for one in self._folders) > 0  # each of them
 
     def snapshot(self, path: PathLike) -> None:
@@ -1228,7 +1230,7 @@ class Index:
         >>> velo.verify("copy.velo") > 0
         True
         """
-        with self._gate.inside():
+        with self._guard.inside():
             snapshot(self._folders[0].opened.at, folder_path(path))
 
     def verify(self) -> int:
@@ -1239,7 +1241,7 @@ class Index:
         int
             How many pages were checked.
         """
-        with self._gate.inside():
+        with self._guard.inside():
             return sum(verify_folder(one.opened.at) for one in self._folders)
 
     def info(self) -> dict[str, Any]:
@@ -1248,7 +1250,7 @@ class Index:
         Returns
         -------
         dict
-            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by part), of them
+            Among others ``n``, ``dim``, ``metric``, ``plan``, ``memory_bytes`` (by segment), of them
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
             ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``cache_refused`` (the system
             refused memory for pages, so searches read them), ``disk_bytes`` (by file),
@@ -1261,7 +1263,7 @@ class Index:
         >>> info["n"], info["dim"], info["metric"], info["columns"]
         (2000, 32, 'l2', ['label', 'price', 'brand', 'tags'])
         """
-        with self._gate.inside():
+        with self._guard.inside():
             return index_info(self._folders[0], self._snapshot().views[0])
 
     def close(self) -> None:
@@ -1274,7 +1276,7 @@ class Index:
     @property
     def closed(self) -> bool:
         """True after :meth:`close`."""
-        return self._gate.closed
+        return self._guard.closed
 
     def __enter__(self) -> Self:
         return self

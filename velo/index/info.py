@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo import _native
-from velo.folder.live import PART_FIRST
+from velo.folder.live import SEGMENT_FIRST
 from velo.index.folder import OpenFolder
 from velo.options import IO_CODES, METRIC_CODES, PLAN_CODES
-from velo.parts.rows import ROW
-from velo.parts.view import View
+from velo.segments.rows import ROW
+from velo.segments.view import View
 
 __all__ = ["BUDGETED", "device_dict", "index_info"]
 
@@ -34,9 +34,9 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
     view : View
         Its rows now.
     """
-    parts = view.parts
-    infos = [part.info() for part in parts]
-    # Where parts differ the largest is described.
+    segments = view.segments
+    infos = [segment.info() for segment in segments]
+    # Where segments differ the largest is described.
     info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
     is_built = folder.is_built
     memory = {
@@ -46,7 +46,8 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "pages": sum(int(one.memory_pages_bytes) for one in infos),
         "workers": sum(int(one.memory_workers_bytes) for one in infos),
         "filters": view.filters.memory_bytes,
-        "words": sum(part.words_bytes for part in parts) + sum(one.words_bytes for one in view.delta),
+        "words": sum(segment.words_bytes for segment in segments)
+        + sum(one.words_bytes for one in view.delta),
     }
     if not is_built:
         memory["live"] = folder.live.memory_bytes
@@ -78,7 +79,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",
         "threads": int(info.threads),
         "queries_in_flight": int(info.queries_in_flight),
-        "stores_vectors": all(part.stores_vectors for part in parts),
+        "stores_vectors": all(segment.stores_vectors for segment in segments),
         "memory_bytes": memory,
         "memory_bytes_total": sum(memory.values()),
         "memory_within_budget_bytes": within,
@@ -93,20 +94,20 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
 
 def _live_info(folder: OpenFolder, view: View) -> dict[str, Any]:
     """The changes since the folder was built."""
-    live, upkeep = folder.live, folder.upkeep
+    live, compactor = folder.live, folder.compactor
     info = live.info()
     dead = [
-        0 if alive.rows is None else part.n - alive.rows.count()
-        for part, alive in zip(view.parts, view.alive, strict=True)
+        0 if alive.rows is None else segment.n - alive.rows.count()
+        for segment, alive in zip(view.segments, view.alive, strict=True)
     ]
-    parts = [
+    segments = [
         {
-            "path": part.name or PART_FIRST,
-            "n": part.n,
-            "dead": of_part,
-            "bytes": sum(_disk_bytes(part.folder).values()) if part.name else None,
+            "path": segment.name or SEGMENT_FIRST,
+            "n": segment.n,
+            "dead": of_segment,
+            "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
         }
-        for part, of_part in zip(view.parts, dead, strict=True)
+        for segment, of_segment in zip(view.segments, dead, strict=True)
     ]
     return {
         "writable": bool(info.is_writable),
@@ -114,7 +115,7 @@ def _live_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "numbered": live.shape().id_kind == ROW,
         "sequence": int(info.sequence),
         "dead": sum(dead) + view.native.delta_dead,
-        "parts": parts,
+        "parts": segments,
         "delta": {
             "n": view.native.delta_rows,
             "dead": view.native.delta_dead,
@@ -122,7 +123,7 @@ def _live_info(folder: OpenFolder, view: View) -> dict[str, Any]:
             "bytes_max": int(info.delta_bytes_max),
         },
         "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
-        "upkeep_failure": None if upkeep is None or upkeep.failure is None else str(upkeep.failure),
+        "upkeep_failure": None if compactor is None or compactor.failure is None else str(compactor.failure),
         "log_bytes": int(info.log_bytes),
         "log_durable_bytes": int(info.log_synced_bytes),
     }

@@ -21,9 +21,9 @@ from velo.errors import (
     NotAnIndexError,
     VeloError,
 )
+from velo.folder.consistent import read_consistently
 from velo.folder.live import data_folders
 from velo.folder.manifest import COLLECTION_FILE
-from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
 from velo.folder.paths import check_is_folder, check_is_no_file
 from velo.folder.replace import os_failure
@@ -43,10 +43,10 @@ from velo.options import (
     memory_bytes,
     whole_number,
 )
-from velo.parts.columns import check_schema, schema_text
-from velo.parts.data import DURABILITY_CODES, LiveData
-from velo.parts.gate import Gate
-from velo.parts.part import OpenOptions, Part, shape_in_manifest
+from velo.segments.columns import check_schema, schema_text
+from velo.segments.data import DURABILITY_CODES, LiveData
+from velo.segments.lifetime import LifetimeGuard
+from velo.segments.segment import OpenOptions, Segment, shape_in_manifest
 from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ __all__ = ["UNKNOWN_COLUMNS", "OpenKeywords", "create_index", "open_index", "ope
 
 #: What a filter means by a column that there is not.
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
-#: What new rows may take before a part is made of them: a tenth of `memory`, within these bounds.
+#: What new rows may take before a segment is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
 
 #: Writers opened by this process (the file lock cannot tell which process holds it).
@@ -88,13 +88,13 @@ def open_index(path: PathLike, **how: Unpack[OpenKeywords]) -> Index:
 def _open_once(
     folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
 ) -> Index:
-    gate = Gate(str(folder))
+    guard = LifetimeGuard(str(folder))
     opened = _open_folder(folder, how, durability, lambda: None)
-    resources = Resources(gate, [opened])
-    writer = None if opened.upkeep is None else Writer(opened)
+    resources = Resources(guard, [opened])
+    writer = None if opened.compactor is None else Writer(opened)
     index = Index(folder, resources, [opened], reopen, writer)
-    if opened.upkeep is not None:
-        opened.upkeep.resume()
+    if opened.compactor is not None:
+        opened.compactor.resume()
     return index
 
 
@@ -102,11 +102,11 @@ def _open_folder(
     folder: Path,
     how: OpenOptions,
     durability: DurabilityName | None,
-    any_part: Callable[[], Part | None],
+    any_segment: Callable[[], Segment | None],
 ) -> OpenFolder:
     check_is_folder(folder)
     opened = OpenedFolder(folder)
-    return OpenFolder(opened, _live_of(opened, durability, how), how, any_part)
+    return OpenFolder(opened, _live_of(opened, durability, how), how, any_segment)
 
 
 @hinted
@@ -150,7 +150,7 @@ def open_path(
         When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
     merge_memory : int, float or str, optional
         With `writable`, what all merges that run may take together, beside `memory`; as much as `memory`
-        where it is not named, and then what a part needs at least. With 400 bytes a row or more (at 128
+        where it is not named, and then what a segment needs at least. With 400 bytes a row or more (at 128
         dimensions) a merge goes on from the graph that is there.
 
     Returns
@@ -206,7 +206,7 @@ def open_path(
     to_write = durability if writable else None
     if (folder / COLLECTION_FILE).is_file():
         return _open_shards(folder, how, reopen, to_write)
-    return at_one_moment(folder, lambda: _open_once(folder, how, reopen, to_write))
+    return read_consistently(folder, lambda: _open_once(folder, how, reopen, to_write))
 
 
 def _open_shards(
@@ -221,8 +221,8 @@ def _open_shards(
     )
     folders: list[OpenFolder] = []
 
-    def any_part() -> Part | None:
-        return next((part for one in folders if (part := one.part) is not None), None)
+    def any_segment() -> Segment | None:
+        return next((segment for one in folders if (segment := one.segment) is not None), None)
 
     with contextlib.ExitStack() as opened:
         for place, entry in enumerate(entries):
@@ -233,19 +233,19 @@ def _open_shards(
                 merge_memory=None if merge_memory is None else int(merge_memory * share),
                 cache_bytes=int(how.cache_bytes * share),
             )
-            one = at_one_moment(
+            one = read_consistently(
                 folder / entry.path,
-                partial(_open_folder, folder / entry.path, of_shard, durability, any_part),
+                partial(_open_folder, folder / entry.path, of_shard, durability, any_segment),
             )
             opened.callback(one.close)
             folders.append(one)
             check_shard(folder / entry.path, str(place), entry.uuid)
-        resources = Resources(Gate(str(folder)), folders)
+        resources = Resources(LifetimeGuard(str(folder)), folders)
         made = ShardedIndex(folder, resources, folders, reopen, [entry.path for entry in entries])
         opened.pop_all()
     for one in folders:
-        if one.upkeep is not None:
-            one.upkeep.resume()
+        if one.compactor is not None:
+            one.compactor.resume()
     return made
 
 
@@ -346,7 +346,7 @@ def create_index(
 
 
 def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenOptions) -> LiveData:
-    """The log, tombstones and parts of a folder."""
+    """The log, tombstones and segments of a folder."""
     folder, memory = opened.at, how.memory
     delta_bytes = 0
     if memory is not None and durability is not None:
@@ -358,7 +358,7 @@ def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenO
         live = LiveData(opened, durability, delta_bytes)
     except NotAnIndexError:
         if durability is None:
-            Part(folder, how).close()  # raises an error that names the cause
+            Segment(folder, how).close()  # raises an error that names the cause
         raise
     except BusyError as error:
         if any(one.is_open and folder.samefile(one.folder.at) for one in list(_writers)):

@@ -20,10 +20,12 @@ from velo.folder.metadata import given_metadata
 from velo.folder.shards import homes
 from velo.index.folder import OpenFolder
 from velo.index.writer import Writer, distinct_count, seconds
-from velo.parts.added import NewColumns
-from velo.parts.columns import given_columns
-from velo.parts.gate import Gate
-from velo.parts.rows import (
+from velo.results import Written
+from velo.search.snapshot import Snapshot
+from velo.segments.added import NewColumns
+from velo.segments.columns import given_columns
+from velo.segments.lifetime import LifetimeGuard
+from velo.segments.rows import (
     ROW,
     RowShape,
     check_finite,
@@ -32,8 +34,6 @@ from velo.parts.rows import (
     in_type,
     request_bytes,
 )
-from velo.results import Written
-from velo.search.snapshot import Snapshot
 from velo.types import AnyArray
 
 __all__ = ["ShardWriter"]
@@ -52,14 +52,14 @@ class ShardWriter:
         The shards, open to write.
     names : sequence of str
         The names of their folders.
-    gate : Gate
+    guard : LifetimeGuard
         The collection's.
     """
 
-    def __init__(self, folders: Sequence[OpenFolder], names: Sequence[str], gate: Gate) -> None:
+    def __init__(self, folders: Sequence[OpenFolder], names: Sequence[str], guard: LifetimeGuard) -> None:
         self._folders = folders
         self._names = names
-        self._gate = gate
+        self._guard = guard
         self.writers = [Writer(one) for one in folders]
         #: Held from the lookup of rows to the end of the write.
         self.lock = threading.Lock()
@@ -106,7 +106,7 @@ class ShardWriter:
         until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
 
         def write(place: int) -> Written:
-            own = self._part_of(condition, place)
+            own = self._segment_of(condition, place)
             return self.writers[place].update(column, metadata, request, _left(until), own)
 
         return self._write_all(column, write)
@@ -116,7 +116,7 @@ class ShardWriter:
         column = None if ids is None else checked_ids(ids)
 
         def write(place: int) -> Written:
-            return self.writers[place].delete(column, self._part_of(condition, place))
+            return self.writers[place].delete(column, self._segment_of(condition, place))
 
         return self._write_all(column, write)
 
@@ -144,7 +144,7 @@ class ShardWriter:
             return list(pool.map(work, self.writers))
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot([one.view() for one in self._folders], self._gate)
+        return Snapshot([one.view() for one in self._folders], self._guard)
 
     def _shards_of(self, column: Any) -> AnyArray:
         """The shard of the row that has each id, -1 where none has."""
@@ -152,7 +152,7 @@ class ShardWriter:
         vertices = at.ids.find(column)
         return np.where(vertices < 0, -1, at.view_of(vertices))
 
-    def _part_of(self, condition: Any, place: int) -> Any:
+    def _segment_of(self, condition: Any, place: int) -> Any:
         """A filter as one shard takes it: masks cover the rows of all shards."""
         at = self._snapshot()
         start = sum(view.n for view in at.views[:place])

@@ -53,9 +53,9 @@ class ShardedIndex(Index):
         reopen: partial[Any],
         names: Sequence[str],
     ) -> None:
-        is_writable = folders[0].upkeep is not None
+        is_writable = folders[0].compactor is not None
         self._names = names
-        self._sharded = ShardWriter(folders, names, resources.gate) if is_writable else None
+        self._sharded = ShardWriter(folders, names, resources.guard) if is_writable else None
         super().__init__(path, resources, folders, reopen, self._sharded)
         writers = [None] * len(folders) if self._sharded is None else self._sharded.writers
         self.shards = tuple(
@@ -76,7 +76,7 @@ class ShardedIndex(Index):
             As :meth:`Index.info` of the largest shard, with rows and bytes of all, and ``shards``: the
             description of each one, with its changes.
         """
-        with self._gate.inside():
+        with self._guard.inside():
             views = self._snapshot().views
             infos = [index_info(one, view) for one, view in zip(self._folders, views, strict=True)]
         summed = (
@@ -111,7 +111,7 @@ class ShardedIndex(Index):
         path : path
             Writes of another process during the call may be in some shards of the copy and not in others.
         """
-        with self._gate.inside():
+        with self._guard.inside():
             if self._sharded is None:
                 snapshot(self.path, folder_path(path), self._names)
                 return
@@ -135,5 +135,5 @@ class ShardedIndex(Index):
             folder.change_metadata(given.take(arrow_of(np.flatnonzero(places == place))), **how)
 
 
-def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {name: sum(part.get(name, 0) for part in parts) for name in parts[0]}
+def _summed(segments: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(segment.get(name, 0) for segment in segments) for name in segments[0]}

@@ -9,9 +9,9 @@ import numpy as np
 
 from velo.filters.arrays import arrow_of, texts_of
 from velo.options import METRIC_CODES
-from velo.parts.columns import given_columns
-from velo.parts.rows import NewRows, last_of_each
-from velo.parts.view import View
+from velo.segments.columns import given_columns
+from velo.segments.rows import NewRows, last_of_each
+from velo.segments.view import View
 from velo.types import AnyArray
 
 __all__ = ["Found", "Update", "UpdateOfIds", "UpdateWhere"]
@@ -60,7 +60,7 @@ class Update(ABC):
         """The rows of a view that change."""
 
     def rows(self, view: View, found: Found, request: str | None) -> NewRows:
-        """The new rows; vectors that no part stores are decoded from their codes."""
+        """The new rows; vectors that no segment stores are decoded from their codes."""
         table = view.metadata.rows(found.vertices)
         values: Any = arrow_of(found.values)
         for name in self._table.column_names:
@@ -85,12 +85,12 @@ class Update(ABC):
 
 def _lengthen(vectors: AnyArray, view: View, vertices: AnyArray) -> None:
     """Give directions, which are what codes of cosine tell, a length that whole numbers can hold."""
-    parts = view.places(vertices)[0]
+    segments = view.places(vertices)[0]
     limits = np.iinfo(view.shape.dtype)
-    for number, part in enumerate(view.parts):
-        if part.stores_vectors or part.metric != METRIC_CODES["cosine"]:
+    for number, segment in enumerate(view.segments):
+        if segment.stores_vectors or segment.metric != METRIC_CODES["cosine"]:
             continue
-        inside = np.flatnonzero(parts == number)
+        inside = np.flatnonzero(segments == number)
         rows = vectors[inside]
         largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
         scaled = rows * (limits.max / np.where(largest > 0, largest, 1))

@@ -6,19 +6,19 @@ from functools import partial
 from pathlib import Path
 
 from velo import _native
+from velo.folder.consistent import read_consistently
 from velo.folder.ids import Ids
 from velo.folder.live import is_live
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import open_metadata
-from velo.folder.moment import at_one_moment
 from velo.folder.opened import OpenedFolder
 from velo.folder.paths import check_is_folder
+from velo.fulltext.opening import check_words
 from velo.index.folder import begin_with, close_all
 from velo.options import folder_path
-from velo.parts.data import LiveData
-from velo.parts.part import lock_part, unlock_part
+from velo.segments.data import LiveData
+from velo.segments.segment import lock_segment, unlock_segment
 from velo.types import PathLike
-from velo.words.opening import check_words
 
 __all__ = ["verify_folder"]
 
@@ -47,7 +47,7 @@ def verify_folder(path: PathLike) -> int:
     True
     """
     folder = folder_path(path)
-    return at_one_moment(folder, partial(_verify, folder))
+    return read_consistently(folder, partial(_verify, folder))
 
 
 def _verify(folder: Path) -> int:
@@ -57,23 +57,23 @@ def _verify(folder: Path) -> int:
     # What the library does not read: ids and metadata.
     opened = OpenedFolder(folder)
     if not is_live(opened.at):
-        _CheckedPart(opened.at)
+        _CheckedSegment(opened.at)
         return int(pages[0])
-    live, parts = begin_with(LiveData(opened), _check_part)
+    live, segments = begin_with(LiveData(opened), _check_segment)
     try:
         # The sums of the log say that its rows were written, not that they are sound.
         live.check_delta()
     finally:
-        close_all(parts, live)
+        close_all(segments, live)
     return int(pages[0])
 
 
-class _CheckedPart:
-    """Ids and metadata of a part, read whole: as much of it as tells which of its rows are dead."""
+class _CheckedSegment:
+    """Ids and metadata of a segment, read whole: as much of it as tells which of its rows are dead."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
         self.name = name
-        self._lock = [lock_part(folder)] if name else []
+        self._lock = [lock_segment(folder)] if name else []
         try:
             manifest = read_manifest(folder)
             self.n = manifest.row_count
@@ -88,8 +88,8 @@ class _CheckedPart:
             raise
 
     def close(self) -> None:
-        unlock_part(self._lock)
+        unlock_segment(self._lock)
 
 
-def _check_part(folder: Path, name: str, *_: object) -> _CheckedPart:
-    return _CheckedPart(folder, name)
+def _check_segment(folder: Path, name: str, *_: object) -> _CheckedSegment:
+    return _CheckedSegment(folder, name)

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from velo.compaction.compactor import Compactor
+from velo.compaction.large_rows import LargeRows
 from velo.errors import (
     BudgetTooSmallError,
     BusyError,
@@ -18,19 +20,17 @@ from velo.errors import (
     UnknownIdError,
 )
 from velo.folder.ids import checked_ids
+from velo.fulltext.opening import settle_words
 from velo.index.folder import OpenFolder
 from velo.index.updates import Update, UpdateOfIds, UpdateWhere
-from velo.parts.added import NewColumns
-from velo.parts.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE
-from velo.parts.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors
 from velo.results import Written
-from velo.upkeep.large_rows import LargeRows
-from velo.upkeep.upkeep import Upkeep
-from velo.words.opening import settle_words
+from velo.segments.added import NewColumns
+from velo.segments.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE
+from velo.segments.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors
 
 __all__ = ["Writer", "distinct_count", "seconds"]
 
-#: How full the delta is when a part is made of it, while further rows still have room.
+#: How full the delta is when a segment is made of it, while further rows still have room.
 _FLUSH_AT: Final = 0.5
 #: Views that a delete by filter takes before it keeps merges away.
 _STALE_MAX: Final = 3
@@ -46,10 +46,10 @@ class Writer:
     """
 
     def __init__(self, folder: OpenFolder) -> None:
-        assert folder.upkeep is not None
+        assert folder.compactor is not None
         self._folder = folder
         self._live = folder.live
-        self._upkeep: Upkeep = folder.upkeep
+        self._compactor: Compactor = folder.compactor
         self._updating = threading.Lock()
 
     @property
@@ -71,7 +71,7 @@ class Writer:
             done = self._insert_into_delta(rows, deadline, most)
         if rows is None or (done.outcome == FULL and int(done.row) > most):
             rows = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
-            done = self._upkeep.insert(rows, deadline)
+            done = self._compactor.insert(rows, deadline)
         if done.outcome == DUPLICATE:
             row = int(done.row)
             raise DuplicateIdError(
@@ -98,7 +98,7 @@ class Writer:
 
     def _insert_into_delta(self, rows: NewRows, deadline: float | None, most: int) -> Any:
         """A ``velo_live_done``; ``FULL`` where the rows alone take more than the delta may."""
-        pause = self._upkeep.pause(rows.count, self._live.pressure)
+        pause = self._compactor.pause(rows.count, self._live.pressure)
         if pause > 0:
             time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
         while True:
@@ -109,13 +109,13 @@ class Writer:
 
     def _count_deleted(self, *, died: int) -> None:
         """Count deleted rows, and flush a full delta in the background."""
-        self._upkeep.died(died)
+        self._compactor.died(died)
         if self._live.pressure >= _FLUSH_AT:
-            self._upkeep.suggest()
+            self._compactor.suggest()
 
     def _wait_for_room(self, deadline: float | None) -> None:
         left = None if deadline is None else deadline - time.monotonic()
-        if (left is not None and left <= 0) or not self._upkeep.wait(left):
+        if (left is not None and left <= 0) or not self._compactor.wait(left):
             raise BusyError("memory for new rows is full, and a part is being made of them: try again")
 
     def update(self, ids: Any, metadata: Any, request: Any, timeout_s: Any, condition: Any) -> Written:
@@ -182,7 +182,7 @@ class Writer:
             _check_kind(column, self._live.shape().id_kind)
             done, asked = self._live.delete_ids(column), distinct_count(column)
         rows = int(done.rows)
-        self._upkeep.died(rows)
+        self._compactor.died(rows)
         return Written(
             rows=rows,
             missing=0 if asked is None else asked - rows,
@@ -196,7 +196,7 @@ class Writer:
             done = self._delete_once(condition)
             if done.outcome != STALE:
                 return done
-        with self._upkeep.kept_away():
+        with self._compactor.kept_away():
             return self._delete_once(condition)
 
     def _delete_once(self, condition: Any) -> Any:
@@ -209,19 +209,19 @@ class Writer:
 
     def flush(self) -> None:
         """See :meth:`velo.Index.flush`."""
-        self._upkeep.flush()
+        self._compactor.flush()
         self._live.flush_log()
 
     def optimize(self, wait: bool = True) -> None:
         """See :meth:`velo.Index.optimize`."""
         if wait:
-            self._upkeep.optimize()
+            self._compactor.optimize()
         else:
-            self._upkeep.begin(everything=True)
+            self._compactor.begin(everything=True)
 
     def release(self) -> None:
-        """Remove the files of merged parts that no snapshot shows any more."""
-        self._upkeep.sweep()
+        """Remove the files of merged segments that no snapshot shows any more."""
+        self._compactor.sweep()
         settle_words(self._folder.opened.at)
         # Columns went through Arrow's pool, which would keep as much as a merge took.
         pa.default_memory_pool().release_unused()

@@ -78,7 +78,7 @@ LIST_BYTES: Final = 1.7
 LINKS_STEPS: Final = (24, 20, 16, 14, 12, 10, 8)
 
 #: If eight links a vertex do not fit, a block of vertices shares one list. By the reported links a vertex:
-#: the vertices of a block and the links of its list (index/page_ways.zig).
+#: the vertices of a block and the links of its list (index/block_adjacency.zig).
 SHARED_LINKS: Final = {6: (5, 32), 4: (10, 48), 2: (40, 96)}
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from velo import _native
 from velo.errors import BudgetTooSmallError, InvalidArgumentError, NotAnIndexError, UnsupportedError
+from velo.folder.consistent import read_consistently
 from velo.folder.live import data_folders
 from velo.folder.manifest import read_manifest
-from velo.folder.moment import at_one_moment
 from velo.index import Index, open_index
 from velo.options import (
     LINKS_STEPS,
@@ -124,7 +124,7 @@ def plans(
     2...%: links_in_memory, ... reads a query...
     """
     folder = folder_path(path)
-    return at_one_moment(folder, partial(_plans, folder, memory, recall, k))
+    return read_consistently(folder, partial(_plans, folder, memory, recall, k))
 
 
 def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[PlannedBudget]:
@@ -141,18 +141,18 @@ def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[P
 
 
 def _open_largest(folder: Path) -> tuple[Index, int]:
-    """The index with few links in memory, of one that was written to its largest part; and all rows."""
+    """The index with few links in memory, of one that was written to its largest segment; and all rows."""
     folders = data_folders(folder)
     if not folders:
         raise UnsupportedError(f"{folder} has no part yet that could be measured: flush it first")
-    rows = [read_manifest(part).row_count for part in folders]
-    part = folders[rows.index(max(rows))]
+    rows = [read_manifest(segment).row_count for segment in folders]
+    segment = folders[rows.index(max(rows))]
     try:
-        index = open_index(part, threads=1, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+        index = open_index(segment, threads=1, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
     except InvalidArgumentError as error:
         if error.argument != "links_kept":
             raise
-        index = open_index(part, threads=1)  # it has fewer
+        index = open_index(segment, threads=1)  # it has fewer
     if index.info()["live"] is not None:
         index.close()
         raise NotAnIndexError(f"{folder} got its first write meanwhile", argument="path")
@@ -176,19 +176,19 @@ def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> Pla
     share = budget / whole
     try:
         [segment] = index._seen().segments
-        status = segment.part.gate.call(
-            _native.lib.velo_plan_for, segment.part.handle, budget, options, split, expected
+        status = segment.opened.guard.call(
+            _native.lib.velo_plan_for, segment.opened.handle, budget, options, split, expected
         )
         _native.check(status, "memory")
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
-    parts = {name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
+    segments = {name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
     shape: dict[str, Any] = {
         "plan": _PLANS[split.plan],
         "memory_bits": index.info()["memory_bits"],
         "links_kept": int(split.links_kept),
         "page_codes_kept": int(split.page_codes_kept),
-        "memory_bytes": parts,
+        "memory_bytes": segments,
         "list_size": int(expected.list_size),
     }
     if not expected.calibrated:

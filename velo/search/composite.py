@@ -123,7 +123,7 @@ def range_requests(
     trees = trees_of(filters, len(native), at.filters)
     script = range_script(native, distance, most, at.n, trees, at.without)
     hits: Ranges = yield from requests_of(script, prepare)
-    counts = [len(part) for part in hits.vertices]
+    counts = [len(segment) for segment in hits.vertices]
     vertices = np.concatenate([np.zeros(0, np.int64), *hits.vertices])
     return RangeResult(
         lims=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),

@@ -49,7 +49,7 @@ class Each:
         loop = asyncio.get_running_loop()
         self._request = request
         self._ids = snapshot.ids
-        self._completions = snapshot.segments[0].part.completions
+        self._completions = snapshot.segments[0].opened.completions
         self._ended = ended
         self._outs = _outs_of(request)
         outs = _native.ffi.from_buffer("velo_search_out[]", self._outs)
@@ -58,7 +58,7 @@ class Each:
         array, count, delta, filter_count, _ = snapshot.unfiltered
 
         def submit(row: int, ticket: int) -> int:
-            status: int = lib.velo_submit_parts(
+            status: int = lib.velo_submit_segments(
                 array,
                 count,
                 delta,

@@ -164,12 +164,12 @@ def group_script(
         if len(group.hits) < group_size and not group.whole
     ]
     for numbers in blocks(range(len(thin)), group_size):
-        part = [thin[number] for number in numbers]
-        rows = [row for row, _ in part]
-        asked = [restrict(filters[row], Compare(name, "eq", group.value)) for row, group in part]
+        segment = [thin[number] for number in numbers]
+        rows = [row for row, _ in segment]
+        asked = [restrict(filters[row], Compare(name, "eq", group.value)) for row, group in segment]
         request = yield Round(queries[rows], group_size, asked)
         totals.add(rows, request)
-        for place, (_, group) in enumerate(part):
+        for place, (_, group) in enumerate(segment):
             kept = int(request.counts[place])
             vertices, distances = request.vertices[place, :kept], request.distances[place, :kept]
             group.hits.update(zip(vertices.tolist(), distances.tolist(), strict=True))

@@ -13,6 +13,8 @@ from velo.filters.arguments import filters_of, trees_of
 from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
 from velo.folder.text_column import text_column_of
+from velo.fulltext.ranking import Ranked, ranked
+from velo.fulltext.tokens import words_in
 from velo.options import Effort, Fusion, code_of, fusion_of, k_of_one_search, texts_of, whole_number
 from velo.results import SearchResult, fused
 from velo.search.answer import deadline_of, native_queries
@@ -21,8 +23,6 @@ from velo.search.request import Request
 from velo.search.script import CombinedHits, Requests, Round, Totals
 from velo.search.snapshot import Snapshot
 from velo.types import AnyArray, Int64Array
-from velo.words.ranking import Ranked, ranked
-from velo.words.tokens import words_in
 
 __all__ = ["UNKNOWN_IDS", "candidate_requests", "check_beside", "hybrid_requests", "ranked_texts"]
 
@@ -61,7 +61,7 @@ def ranked_texts(
         if deadline is not None and time.monotonic() > deadline:
             raise SearchTimeoutError("the search took longer than its timeout_s")
 
-    with at.gate.inside():
+    with at.guard.inside():
         compiled = filters_of(filters, at.filters)
         if len(compiled) not in (0, 1, len(texts)):
             raise InvalidArgumentError(

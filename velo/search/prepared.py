@@ -8,9 +8,9 @@ from typing import Any, Final
 from velo import _native
 from velo.folder.ids import Ids
 from velo.options import Effort, fill_search
-from velo.parts.part import Part
 from velo.results import Expectation, SearchResult
 from velo.search.answer import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
+from velo.segments.segment import Segment
 from velo.types import AnyArray
 
 __all__ = ["Prepared", "prepare"]
@@ -43,7 +43,7 @@ class Prepared:
         self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
 
     def search_one(
-        self, call: Callable[..., int], parts: Sequence[Any], ids: Ids, query: AnyArray
+        self, call: Callable[..., int], segments: Sequence[Any], ids: Ids, query: AnyArray
     ) -> SearchResult:
         """The answer to one query without a filter of the caller.
 
@@ -54,7 +54,7 @@ class Prepared:
         ----------
         call : callable
             Calls a native function unless the index is closed.
-        parts : sequence
+        segments : sequence
             As :attr:`velo.search.snapshot.Snapshot.unfiltered`.
         ids : Ids
         query : ndarray of shape (dim,) or (1, dim)
@@ -68,9 +68,9 @@ class Prepared:
             answer = spare.pop()
         except IndexError:
             answer = Answer(1, self.k)
-        array, count, delta, filter_count, _ = parts
+        array, count, delta, filter_count, _ = segments
         status = call(
-            _native.lib.velo_search_parts,
+            _native.lib.velo_search_segments,
             array,
             count,
             delta,
@@ -100,8 +100,8 @@ class Prepared:
         return result
 
 
-def prepare(parts: Sequence[Part], k: int, effort: Effort) -> Prepared:
-    """Check the options of a search over `parts`, largest first, and find its expected cost.
+def prepare(segments: Sequence[Segment], k: int, effort: Effort) -> Prepared:
+    """Check the options of a search over `segments`, largest first, and find its expected cost.
 
     Raises
     ------
@@ -109,13 +109,15 @@ def prepare(parts: Sequence[Part], k: int, effort: Effort) -> Prepared:
     """
     options = _native.new("velo_search_options")
     fill_search(options, k, *effort)
-    expected = _together([(part.n, _expectation(part, options)) for part in parts], int(options.k))
+    expected = _together(
+        [(segment.n, _expectation(segment, options)) for segment in segments], int(options.k)
+    )
     return Prepared(options, expected)
 
 
-def _expectation(part: Part, options: Any) -> Expectation:
+def _expectation(segment: Segment, options: Any) -> Expectation:
     out = _native.new("velo_expectation")
-    _native.check(part.gate.call(_native.lib.velo_expect, part.handle, options, out))
+    _native.check(segment.guard.call(_native.lib.velo_expect, segment.handle, options, out))
     if not out.calibrated:
         return Expectation(int(out.list_size))
     return Expectation(
@@ -129,39 +131,39 @@ def _expectation(part: Part, options: Any) -> Expectation:
     )
 
 
-def _together(parts: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
-    """The cost of one search over all parts; the recall is the lowest of theirs.
+def _together(segments: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
+    """The cost of one search over all segments; the recall is the lowest of theirs.
 
     Parameters
     ----------
-    parts : sequence of (int, Expectation)
-        Row count, and the cost of a search of that part alone; the largest first.
+    segments : sequence of (int, Expectation)
+        Row count, and the cost of a search of that segment alone; the largest first.
     k : int
     """
-    if len(parts) == 1:
-        return parts[0][1]
-    list_size = max((one.list_size for _, one in parts), default=0)
-    if not parts or any(one.recall is None for _, one in parts):
+    if len(segments) == 1:
+        return segments[0][1]
+    list_size = max((one.list_size for _, one in segments), default=0)
+    if not segments or any(one.recall is None for _, one in segments):
         return Expectation(list_size)
-    rows = sum(n for n, _ in parts)
-    # Within the common bound a smaller part reads a page for each answer that it holds.
+    rows = sum(n for n, _ in segments)
+    # Within the common bound a smaller segment reads a page for each answer that it holds.
     shares = [1.0]
-    for n, one in parts[1:]:
+    for n, one in segments[1:]:
         answers = _READS_OF_ANSWER * k * n / rows
         shares.append(min(1.0, answers / one.reads) if one.reads else 1.0)
 
     def total(name: str) -> float:
-        return sum(float(getattr(one, name) or 0.0) for _, one in parts)
+        return sum(float(getattr(one, name) or 0.0) for _, one in segments)
 
     def total_read(name: str) -> float:
-        found = [float(getattr(one, name) or 0.0) for _, one in parts]
+        found = [float(getattr(one, name) or 0.0) for _, one in segments]
         return sum(value * share for value, share in zip(found, shares, strict=True))
 
     return Expectation(
         list_size=list_size,
-        recall=min(one.recall for _, one in parts if one.recall is not None),
+        recall=min(one.recall for _, one in segments if one.recall is not None),
         reads=total_read("reads"),
-        rounds=parts[0][1].rounds,
+        rounds=segments[0][1].rounds,
         estimates=total("estimates"),
         expanded=total("expanded"),
         records_scored=total_read("records_scored"),

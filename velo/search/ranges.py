@@ -107,9 +107,9 @@ def range_script(
             had += inside
         limited[row] = had == most and most < row_count
         # A row that an early page missed came with a later one.
-        found = np.concatenate([part for _, part in pages])
+        found = np.concatenate([segment for _, segment in pages])
         order = np.argsort(found, kind="stable")
-        vertices[row] = np.concatenate([part for part, _ in pages])[order]
+        vertices[row] = np.concatenate([segment for segment, _ in pages])[order]
         distances[row] = found[order]
         k = k_of_one_search()
     return Ranges(vertices, distances, limited, totals.stats)

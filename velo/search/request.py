@@ -20,12 +20,12 @@ from velo.errors import (
 from velo.filters.compiler import Columns
 from velo.filters.native import NativeFilter
 from velo.options import Effort
-from velo.parts.many import ManyFilter
-from velo.parts.part import Part
-from velo.parts.rows import MAGNITUDE_MAX, not_finite
-from velo.parts.view import AliveRows, View
 from velo.search.answer import QUERY_DTYPES, Answer, deadline_of, native_queries
 from velo.search.prepared import Prepared
+from velo.segments.chunked import ChunkedFilter
+from velo.segments.rows import MAGNITUDE_MAX, not_finite
+from velo.segments.segment import Segment
+from velo.segments.view import AliveRows, View
 from velo.types import AnyArray
 
 __all__ = ["Delta", "Request", "Rows", "Segment"]
@@ -38,12 +38,12 @@ _AT_ONCE: Final = 16
 _DELTA_RECALL: Final = 0.99
 
 
-class Segment(NamedTuple):
-    """A part among all rows of a snapshot.
+class SegmentView(NamedTuple):
+    """A segment among all rows of a snapshot.
 
     Attributes
     ----------
-    part : Part
+    opened : Segment
     first : int
         Its first vertex.
     alive : AliveRows
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
         Its place among the snapshot's stretches.
     """
 
-    part: Part
+    opened: Segment
     first: int
     alive: AliveRows
     stretch: int
@@ -80,13 +80,13 @@ class Rows(NamedTuple):
     Attributes
     ----------
     dim : int
-    segments : list of Segment
+    segments : list of SegmentView
     deltas : list of Delta
     metadata : Columns or None
     """
 
     dim: int
-    segments: list[Segment]
+    segments: list[SegmentView]
     deltas: list[Delta]
     metadata: Columns | None
 
@@ -94,8 +94,8 @@ class Rows(NamedTuple):
 class Request(Answer):
     """One search of a snapshot: queries and filters in native form, and buffers for the answer.
 
-    A native call takes a bounded number of parts and the delta of one folder. A request needs several calls
-    only if the snapshot has more of them; their answers are merged.
+    A native call takes a bounded number of segments and the delta of one folder. A request needs several
+    calls only if the snapshot has more of them; their answers are merged.
 
     Parameters
     ----------
@@ -155,22 +155,22 @@ class Request(Answer):
 
     # ---- native arguments
 
-    def calls(self) -> list[tuple[Part, Sequence[Any], Answer]]:
-        """For each native call its first part, its arguments up to the answer, and the answer."""
+    def calls(self) -> list[tuple[Segment, Sequence[Any], Answer]]:
+        """For each native call its first segment, its arguments up to the answer, and the answer."""
         segments = self.rows.segments
         if not segments:
             return []
         filters = self._kept([one.alive.applied(self._filters_of(one.stretch)) for one in segments])
         self.filter_count = max(map(len, filters))
-        found: list[tuple[Part, Sequence[Any], Answer]] = []
-        most = native_limit("parts").high
+        found: list[tuple[Segment, Sequence[Any], Answer]] = []
+        most = native_limit("segments").high
         delta = self._delta(self.rows.deltas[0]) if self.rows.deltas else _native.ffi.NULL
         for start in range(0, len(segments), most):
             answer = self if start == 0 else Answer(self.query_count, self.k)
-            array = self._parts(segments[start : start + most], filters[start : start + most])
+            array = self._segments(segments[start : start + most], filters[start : start + most])
             found.append(
                 (
-                    segments[start].part,
+                    segments[start].opened,
                     (
                         array,
                         len(array),
@@ -189,14 +189,16 @@ class Request(Answer):
 
     def _filters_of(self, stretch: int) -> list[NativeFilter | None]:
         """The filters over the rows of one stretch."""
-        return [one.parts[stretch] if isinstance(one, ManyFilter) else one for one in self.filters]
+        return [one.segments[stretch] if isinstance(one, ChunkedFilter) else one for one in self.filters]
 
-    def _parts(self, segments: Sequence[Segment], filters: Sequence[Sequence[NativeFilter | None]]) -> Any:
-        """A ``velo_part`` for each segment."""
+    def _segments(
+        self, segments: Sequence[SegmentView], filters: Sequence[Sequence[NativeFilter | None]]
+    ) -> Any:
+        """A ``velo_segment`` for each segment."""
         ffi = _native.ffi
-        array = ffi.new("velo_part[]", len(segments))
+        array = ffi.new("velo_segment[]", len(segments))
         for native, segment, compiled in zip(array, segments, filters, strict=True):
-            native.index, native.first = segment.part.handle, segment.first
+            native.index, native.first = segment.opened.handle, segment.first
             if compiled:
                 handles = [ffi.NULL if one is None else one.handle for one in compiled]
                 if len(handles) < self.filter_count:
@@ -207,7 +209,7 @@ class Request(Answer):
     def _delta(self, delta: Delta) -> Any:
         """A ``velo_delta``."""
         masks = [
-            ManyFilter(one.parts[delta.stretches]).matches() if isinstance(one, ManyFilter) else None
+            ChunkedFilter(one.segments[delta.stretches]).matches() if isinstance(one, ChunkedFilter) else None
             for one in self.filters
         ]
         if all(mask is None for mask in masks):

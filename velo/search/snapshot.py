@@ -16,18 +16,18 @@ from velo.filters.arrays import arrow_of, texts_of
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
+from velo.fulltext.file import Words
 from velo.options import Effort, SearchTuning
-from velo.parts.delta import DeltaRows
-from velo.parts.gate import Gate
-from velo.parts.many import ManyColumns, ManyCompiler, ManyFilter, ManyIds, Stretch
-from velo.parts.part import Part
-from velo.parts.view import View
 from velo.results import FilterPlan
 from velo.search.filter_costs import filter_plan_of
 from velo.search.prepared import Prepared, prepare
-from velo.search.request import Delta, Request, Rows, Segment
+from velo.search.request import Delta, Request, Rows, SegmentView
+from velo.segments.chunked import ChunkedColumns, ChunkedCompiler, ChunkedFilter, ChunkedIds, Stretch
+from velo.segments.delta import DeltaRows
+from velo.segments.lifetime import LifetimeGuard
+from velo.segments.segment import Segment
+from velo.segments.view import View
 from velo.types import AnyArray
-from velo.words.file import Words
 
 __all__ = ["Snapshot"]
 
@@ -37,7 +37,7 @@ _ROWS_IN_LOOP: Final = 4096
 _KEPT: Final = 64
 
 
-class _ShardsCompiler(ManyCompiler):
+class _ShardsCompiler(ChunkedCompiler):
     """Filters over several folders; a mask covers the rows of all, in the order of the folders."""
 
     def __init__(self, views: Sequence[View], stretches: Sequence[Stretch], store: Columns | None) -> None:
@@ -48,56 +48,56 @@ class _ShardsCompiler(ManyCompiler):
         if isinstance(condition, NativeFilter):
             return condition
         ends = np.cumsum([one.n for one in self._views]).tolist()
-        parts: list[NativeFilter] = []
+        segments: list[NativeFilter] = []
         for view, end in zip(self._views, ends, strict=True):
             compiled = view.filters.compile(of_rows(condition, end - view.n, end, ends[-1]))
-            parts += compiled.parts if isinstance(compiled, ManyFilter) else [compiled]
-        return ManyFilter(parts)
+            segments += compiled.segments if isinstance(compiled, ChunkedFilter) else [compiled]
+        return ChunkedFilter(segments)
 
 
 class Snapshot:
     """All segments and deltas of one folder, or of all shards of a collection, as they were at one moment.
 
-    Vertices are numbered through all folders: for each of them its parts, then its delta. A search is one
+    Vertices are numbered through all folders: for each of them its segments, then its delta. A search is one
     native call over all of them. The snapshot keeps the files that it shows in place.
 
     Parameters
     ----------
     views : sequence of View
         One for each folder.
-    gate : Gate
+    guard : LifetimeGuard
         The index's.
     before : Snapshot, optional
-        Of the same index; prepared search options are taken from it while the parts are the same.
+        Of the same index; prepared search options are taken from it while the segments are the same.
 
     Attributes
     ----------
     n : int
         Rows, deleted ones among them.
     dim : int
-    segments : list of Segment
+    segments : list of SegmentView
     deltas : list of Delta
     ids : Ids
     metadata : Columns or None
     filters : FilterCompiler
     """
 
-    def __init__(self, views: Sequence[View], gate: Gate, before: Snapshot | None = None) -> None:
+    def __init__(self, views: Sequence[View], guard: LifetimeGuard, before: Snapshot | None = None) -> None:
         self.views = tuple(views)
-        self.gate = gate
+        self.guard = guard
         self.dim = views[0].shape.dim
-        self.segments: list[Segment] = []
+        self.segments: list[SegmentView] = []
         self.deltas: list[Delta] = []
         stretches: list[Stretch] = []
         starts = [0]
         for view in views:
             first, base = starts[-1], len(stretches)
-            for number, (part, alive) in enumerate(zip(view.parts, view.alive, strict=True)):
-                self.segments.append(Segment(part, first, alive, base + number))
-                first += part.n
+            for number, (segment, alive) in enumerate(zip(view.segments, view.alive, strict=True)):
+                self.segments.append(SegmentView(segment, first, alive, base + number))
+                first += segment.n
             stretches += view.stretches
             if view.delta:
-                self.deltas.append(Delta(view, first, slice(base + len(view.parts), len(stretches))))
+                self.deltas.append(Delta(view, first, slice(base + len(view.segments), len(stretches))))
             starts.append(starts[-1] + view.n)
         self._starts = np.array(starts)
         self.n = starts[-1]
@@ -109,12 +109,12 @@ class Snapshot:
         else:
             kind = next((one.id_kind for one in views if one.id_kind is not None), None)
             alive_rows = [one for view in views for one in view.alive_by_stretch()]
-            self.ids = ManyIds(stretches, kind, alive_rows)
-            self.metadata = None if views[0].shape.schema is None else ManyColumns(stretches)
+            self.ids = ChunkedIds(stretches, kind, alive_rows)
+            self.metadata = None if views[0].shape.schema is None else ChunkedColumns(stretches)
             self.filters = _ShardsCompiler(views, stretches, self.metadata)
-        #: The parts, largest first.
-        self._parts = sorted((one.part for one in self.segments), key=_row_count, reverse=True)
-        same = before is not None and before._parts == self._parts
+        #: The segments, largest first.
+        self._segments = sorted((one.opened for one in self.segments), key=_row_count, reverse=True)
+        same = before is not None and before._segments == self._segments
         self._prepared: dict[tuple[Any, ...], Prepared] = before._prepared if before and same else {}
 
     # ---- rows
@@ -200,7 +200,7 @@ class Snapshot:
         passing = None if condition is None else self.filters.compile(condition)
         if self.is_whole:
             return passing
-        if not self.deltas and not isinstance(self.filters, ManyCompiler):
+        if not self.deltas and not isinstance(self.filters, ChunkedCompiler):
             return self.segments[0].alive.applied([passing])[0]
         alive = self.alive_rows()
         if passing is not None:
@@ -253,10 +253,10 @@ class Snapshot:
         return table
 
     def words(self, column: str) -> Iterator[tuple[int, Words]]:
-        """The full-text index of each part and stretch of the delta, with its first vertex."""
+        """The full-text index of each segment and stretch of the delta, with its first vertex."""
         start = 0
         for view in self.views:
-            each: list[Part | DeltaRows] = [*view.parts, *view.delta]
+            each: list[Segment | DeltaRows] = [*view.segments, *view.delta]
             for one in each:
                 yield start, one.words(column)
                 start += one.n
@@ -265,8 +265,8 @@ class Snapshot:
 
     def check_open(self) -> None:
         """Raise unless the index is open, and was opened by this process."""
-        if self.gate.forked or self.gate.closed:
-            with self.gate.inside():  # raises the error that applies
+        if self.guard.forked or self.guard.closed:
+            with self.guard.inside():  # raises the error that applies
                 pass
 
     def prepared(
@@ -287,7 +287,7 @@ class Snapshot:
             pass
         if len(self._prepared) >= _KEPT:
             self._prepared.clear()
-        made = prepare(self._parts, k, Effort(recall, list_size, timeout_s, tuning, exact))
+        made = prepare(self._segments, k, Effort(recall, list_size, timeout_s, tuning, exact))
         self._prepared[key] = made
         return made
 
@@ -299,7 +299,7 @@ class Snapshot:
         request = self.request(np.zeros((1, self.dim), np.float32), 1, None, Effort())
         calls = request.calls()
         array, count, delta = calls[0][1][:3]
-        # The request itself would close a circle of references, which would keep merged parts open.
+        # The request itself would close a circle of references, which would keep merged segments open.
         return (array, count, delta, request.filter_count, request.pointers) if len(calls) == 1 else None
 
     def request(
@@ -314,9 +314,9 @@ class Snapshot:
         filters : what ``search(filter=)`` takes
         effort : Effort
         whole_delta : bool
-            Measure every row that no part holds.
+            Measure every row that no segment holds.
         """
-        with self.gate.inside():
+        with self.guard.inside():
             compiled = filters_of(filters, self.filters)
             rows = Rows(self.dim, self.segments, self.deltas, self.metadata)
             prepared = self.prepared(k, *effort)
@@ -324,7 +324,7 @@ class Snapshot:
 
     def run(self, request: Request, argument: str = "queries") -> Request:
         """Answer a request."""
-        with self.gate.inside():
+        with self.guard.inside():
             if request.query_count == 0:
                 return request
             answers = []
@@ -332,13 +332,15 @@ class Snapshot:
                 if number > 0:
                     request.end_by_deadline()
                     arguments = (*arguments[:-1], request.options)
-                _native.check(self.gate.call(_native.lib.velo_search_parts, *arguments, answer.out), argument)
+                _native.check(
+                    self.guard.call(_native.lib.velo_search_segments, *arguments, answer.out), argument
+                )
                 answers.append(answer)
             return request.merge([*answers, *request.search_further_deltas()])
 
     async def run_async(self, request: Request) -> Request:
         """Answer a request without blocking the event loop."""
-        with self.gate.inside():
+        with self.guard.inside():
             if request.query_count == 0:
                 return request
             calls = request.calls()
@@ -347,7 +349,7 @@ class Snapshot:
             if number > 0:
                 request.end_by_deadline()
                 arguments = (*arguments[:-1], request.options)
-            submit = partial(_native.lib.velo_submit_parts, *(*arguments, answer.out))
+            submit = partial(_native.lib.velo_submit_segments, *(*arguments, answer.out))
             status = await first.completions.run(submit, (request, answer))  # the first index has the ticket
             if status != 0:
                 raise request.failure(status)
@@ -360,15 +362,15 @@ class Snapshot:
         return request.merge([*answers, *await asyncio.to_thread(request.search_further_deltas)])
 
     def filter_plan(self, request: Request, option: str) -> FilterPlan | None:
-        """The plan for the first filter in the largest part; None without a filter or a part."""
+        """The plan for the first filter in the largest segment; None without a filter or a segment."""
         if not self.segments:
             return None
-        with self.gate.inside():
-            largest = max(self.segments, key=lambda one: one.part.n)
+        with self.guard.inside():
+            largest = max(self.segments, key=lambda one: one.opened.n)
             first = request.filters[0] if request.filters else None
-            own = first.parts[largest.stretch] if isinstance(first, ManyFilter) else first
+            own = first.segments[largest.stretch] if isinstance(first, ChunkedFilter) else first
             compiled = largest.alive.applied([own])[0] if largest.alive.rows is not None else own
-            return filter_plan_of(largest.part.handle, compiled, request.options, option)
+            return filter_plan_of(largest.opened.handle, compiled, request.options, option)
 
     def matches(self, request: Request) -> int | None:
         """Living rows that pass the first filter; None without a filter."""
@@ -380,5 +382,5 @@ class Snapshot:
         return int((first.matches() & self.alive_rows()).sum())
 
 
-def _row_count(part: Part) -> int:
-    return part.n
+def _row_count(segment: Segment) -> int:
+    return segment.n

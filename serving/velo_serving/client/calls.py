@@ -19,9 +19,9 @@ from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.options import RRF, fusion_of
 from velo.results import RangeResult, SearchResult, Served, Written
-from velo_serving.wire.codec import stream_of, table_of
-from velo_serving.words.answers import groups_result, nearest_result, ranges_result
-from velo_serving.words.requests import NOT_IN_ARROW
+from velo_serving.protocol.answers import groups_result, nearest_result, ranges_result
+from velo_serving.protocol.requests import NOT_IN_ARROW
+from velo_serving.transport.codec import stream_of, table_of
 
 if TYPE_CHECKING:
     import httpx

@@ -31,8 +31,8 @@ from velo_serving.client.calls import (
     write_call,
     written,
 )
-from velo_serving.wire.codec import stream_of
-from velo_serving.words.requests import EffortKeywords, FilterForm, shows_effort
+from velo_serving.protocol.requests import EffortKeywords, FilterForm, shows_effort
+from velo_serving.transport.codec import stream_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from velo import errors as velo_errors
 from velo.errors import MissingDependencyError, VeloError
-from velo_serving.words import errors as serving_errors
-from velo_serving.words.errors import QueueFullError, RemoteError, ServingError
+from velo_serving.protocol import errors as serving_errors
+from velo_serving.protocol.errors import QueueFullError, RemoteError, ServingError
 
 try:
     import httpx

@@ -17,10 +17,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import InvalidArgumentError
+from velo_serving.gateway.dashboard.files import WINDOW_PATHS
 from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
-from velo_serving.gateway.window.files import WINDOW_PATHS
-from velo_serving.words.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
+from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
 __all__ = ["DOCS_FILES", "OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from velo_serving.gateway.watched import LOOK_S, WatchedFile, read_lines
+from velo_serving.protocol.errors import AliasFileError, UnknownCollectionError
 from velo_serving.routing.backend import Backend
-from velo_serving.words.errors import AliasFileError, UnknownCollectionError
 
 __all__ = ["Aliases"]
 

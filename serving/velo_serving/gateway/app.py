@@ -23,6 +23,7 @@ from velo.errors import SearchTimeoutError
 from velo_serving.gateway import bodies, collections
 from velo_serving.gateway.access import DOCS_FILES, Access, ApiKeys, Guarded, check_may_write
 from velo_serving.gateway.aliases import Aliases
+from velo_serving.gateway.dashboard import Embedding, add_window, window_routes
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
@@ -48,18 +49,17 @@ from velo_serving.gateway.schemas import (
     content_of,
 )
 from velo_serving.gateway.tracing import Traced
-from velo_serving.gateway.window import Embedding, add_window, window_routes
 from velo_serving.gateway.write_bodies import BODIES, WriteOptions
 from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute
+from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
+from velo_serving.protocol.types import Answer, SearchRequest
+from velo_serving.protocol.warm import import_pandas
 from velo_serving.routing import hit_vectors, lookups
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
-from velo_serving.words.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.requests import NOT_IN_ARROW, SearchBody, effort_of
-from velo_serving.words.types import Answer, SearchRequest
-from velo_serving.words.warm import import_pandas
 
 __all__ = ["create_app"]
 

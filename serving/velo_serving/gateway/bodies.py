@@ -15,15 +15,14 @@ from velo.errors import DimensionMismatchError, EmptyError, NotFiniteError
 from velo.options import Fusion
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import check_filter, parsed, parsed_query, refuse_query, seconds
-from velo_serving.wire.codec import is_compressed, table_of
-from velo_serving.words.errors import (
+from velo_serving.protocol.errors import (
     BodyTooLargeError,
     MalformedBodyError,
     ProtocolError,
     UnsupportedMediaTypeError,
 )
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.requests import (
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.requests import (
     NOT_IN_ARROW,
     FilterForm,
     Float32Matrix,
@@ -31,6 +30,7 @@ from velo_serving.words.requests import (
     SearchRequest,
     options_of,
 )
+from velo_serving.transport.codec import is_compressed, table_of
 
 __all__ = [
     "ARROW",

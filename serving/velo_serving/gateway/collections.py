@@ -15,11 +15,11 @@ from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query, took_ms
+from velo_serving.protocol.errors import AdminKeyError, MalformedBodyError, ProtocolError
+from velo_serving.protocol.types import Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
-from velo_serving.wire.codec import table_of
-from velo_serving.words.errors import AdminKeyError, MalformedBodyError, ProtocolError
-from velo_serving.words.types import Shape
+from velo_serving.transport.codec import table_of
 
 __all__ = [
     "CREATE_TYPES",

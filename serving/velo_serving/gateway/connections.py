@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits
 
 __all__ = ["bounded_protocol"]
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 from pydantic_core import to_json
 
 from velo_serving.gateway.bodies import JSON
-from velo_serving.wire.codec import stream_of
-from velo_serving.words.errors import NotAcceptableError
-from velo_serving.words.hits import costs_of
-from velo_serving.words.types import Answer
+from velo_serving.protocol.errors import NotAcceptableError
+from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.types import Answer
+from velo_serving.transport.codec import stream_of
 
 __all__ = ["choose_type", "encoded"]
 

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from velo import errors as velo_errors
 from velo.errors import VeloError
 from velo_serving.gateway.logs import request_id
-from velo_serving.words import errors as serving_errors
+from velo_serving.protocol import errors as serving_errors
 
 __all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_place", "install", "status_of"]
 

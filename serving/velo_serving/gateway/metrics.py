@@ -19,8 +19,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import velo
+from velo_serving.protocol.types import Hits
 from velo_serving.routing.backend import Backend
-from velo_serving.words.types import Hits
 
 __all__ = ["CONTENT_TYPE", "Measured", "Metrics"]
 

@@ -12,12 +12,8 @@ from pydantic_core import to_json
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import Status, check_filter, parsed, seconds
-from velo_serving.routing import lookups
-from velo_serving.routing.lookups import Found, UnknownIds
-from velo_serving.routing.served import Generation
-from velo_serving.wire.codec import stream_of
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.requests import (
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.requests import (
     AllowPartial,
     Effort,
     Ids,
@@ -27,6 +23,10 @@ from velo_serving.words.requests import (
     check_ids,
     effort_of,
 )
+from velo_serving.routing import lookups
+from velo_serving.routing.lookups import Found, UnknownIds
+from velo_serving.routing.served import Generation
+from velo_serving.transport.codec import stream_of
 
 __all__ = ["ROUTES", "Looked", "Lookup", "LookupRoute", "check_dim", "parsed_lookup", "status_of", "written"]
 

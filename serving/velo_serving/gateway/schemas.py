@@ -15,7 +15,7 @@ from velo.errors import FilterError
 from velo.filters import from_dict, from_sql
 from velo.hints import OPTIONS
 from velo_serving.gateway.errors import RequestError, filter_place
-from velo_serving.words.requests import FilterForm, SearchBody
+from velo_serving.protocol.requests import FilterForm, SearchBody
 
 __all__ = [
     "CollectionAnswer",

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from velo.errors import MissingDependencyError
 from velo_serving.gateway.logs import request_id
-from velo_serving.words import spans
+from velo_serving.protocol import spans
 
 __all__ = ["Traced", "provider_of_environment"]
 

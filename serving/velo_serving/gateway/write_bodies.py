@@ -23,10 +23,10 @@ from velo.errors import (
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.schemas import check_filter, parsed, parsed_query, refuse_query, seconds
+from velo_serving.protocol.errors import BodyTooLargeError
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.requests import Ids, OneFilter, Timeout, check_ids
 from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
-from velo_serving.words.errors import BodyTooLargeError
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.requests import Ids, OneFilter, Timeout, check_ids
 
 __all__ = [
     "BODIES",

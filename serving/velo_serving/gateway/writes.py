@@ -15,10 +15,10 @@ from velo_serving.gateway import bodies
 from velo_serving.gateway.logs import note
 from velo_serving.gateway.schemas import parsed, refuse_query, seconds, took_ms
 from velo_serving.gateway.write_bodies import BODIES, parse_write
+from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
-from velo_serving.routing.writes import Upkeep, Verb
-from velo_serving.words.limits import GatewayLimits
+from velo_serving.routing.writes import Maintenance, Verb
 
 __all__ = ["WRITE_ROUTES", "WriteRoute"]
 
@@ -41,7 +41,7 @@ class WriteAnswer(Struct):
     took_ms: float
 
 
-class UpkeepAnswer(Struct):
+class MaintenanceAnswer(Struct):
     """Whether it is done; else it goes on."""
 
     done: bool
@@ -80,7 +80,7 @@ async def _write(
 
 
 async def _keep_up(
-    what: Upkeep,
+    what: Maintenance,
     media_type: str,
     body: bytes,
     pairs: list[tuple[str, str]],
@@ -92,15 +92,15 @@ async def _keep_up(
     asked: Any = parsed(BODIES[what], body or b"{}")
     wait = getattr(asked, "wait", True)
     done = await collection_writes.keep_up(now.router, what, wait=wait, timeout_s=seconds(asked.timeout_ms))
-    return msgspec.json.encode(UpkeepAnswer(done, took_ms(started)))
+    return msgspec.json.encode(MaintenanceAnswer(done, took_ms(started)))
 
 
 def _rows(verb: Verb, summary: str) -> WriteRoute:
     return WriteRoute(verb, summary, (bodies.JSON, bodies.ARROW), WriteAnswer, partial(_write, verb))
 
 
-def _upkeep(what: Upkeep, summary: str) -> WriteRoute:
-    return WriteRoute(what, summary, (bodies.JSON,), UpkeepAnswer, partial(_keep_up, what))
+def _maintenance(what: Maintenance, summary: str) -> WriteRoute:
+    return WriteRoute(what, summary, (bodies.JSON,), MaintenanceAnswer, partial(_keep_up, what))
 
 
 WRITE_ROUTES: Final = (
@@ -108,6 +108,6 @@ WRITE_ROUTES: Final = (
     _rows("upsert", "Add or replace rows"),
     _rows("update", "Change columns of rows"),
     _rows("delete", "Delete rows by id or filter"),
-    _upkeep("flush", "Make a part of new rows, and put everything on the device"),
-    _upkeep("optimize", "Make one part of all rows"),
+    _maintenance("flush", "Make a part of new rows, and put everything on the device"),
+    _maintenance("optimize", "Make one part of all rows"),
 )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
+from velo_serving.protocol.errors import ChildEndedError
 from velo_serving.shard.process import QUESTION
-from velo_serving.words.errors import ChildEndedError
 
 __all__ = ["Child"]
 

@@ -21,16 +21,16 @@ from typing import Any, Final, TextIO
 import msgspec
 from prometheus_client import values
 
+from velo_serving.catalog.records import CollectionRecord, Place
 from velo_serving.hosting.server import run
-from velo_serving.places.records import CollectionRecord, Place
+from velo_serving.protocol.errors import ShardUnavailableError, SupersededError
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
+from velo_serving.protocol.options import ServeOptions
+from velo_serving.protocol.types import Failure, Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
 from velo_serving.shard.process import QUESTION
-from velo_serving.wire.endpoint import Endpoint
-from velo_serving.words.errors import ShardUnavailableError, SupersededError
-from velo_serving.words.limits import GatewayLimits, RouterLimits
-from velo_serving.words.options import ServeOptions
-from velo_serving.words.types import Failure, Shape
+from velo_serving.transport.endpoint import Endpoint
 
 __all__ = ["ASKED", "PING", "Question", "Told", "WorkerMessage", "main"]
 

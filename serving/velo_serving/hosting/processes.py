@@ -20,20 +20,20 @@ from typing import Any
 import msgspec
 
 from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
+from velo_serving.catalog.collection import Collection, read_collection
+from velo_serving.catalog.launcher import LEAVE_S, About, start_generation, superseded
+from velo_serving.catalog.records import CollectionRecord, Place
+from velo_serving.catalog.root import COLLECTIONS_MAX, Root, snapshot_collection
+from velo_serving.catalog.shares import share_of_cores
+from velo_serving.catalog.spec import ShardSpec
 from velo_serving.hosting.child import Child
-from velo_serving.places.collection import Collection, read_collection
-from velo_serving.places.launcher import LEAVE_S, About, start_generation, superseded
-from velo_serving.places.records import CollectionRecord, Place
-from velo_serving.places.root import COLLECTIONS_MAX, Root, snapshot_collection
-from velo_serving.places.shares import share_of_cores
-from velo_serving.places.spec import ShardSpec
+from velo_serving.protocol.errors import ShardUnavailableError, ShuttingDownError, UnknownCollectionError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.options import ServeOptions
+from velo_serving.protocol.types import Shape, ShardHealth
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
-from velo_serving.wire.endpoint import Endpoint, abstract_path, this_host
-from velo_serving.words.errors import ShardUnavailableError, ShuttingDownError, UnknownCollectionError
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.options import ServeOptions
-from velo_serving.words.types import Shape, ShardHealth
+from velo_serving.transport.endpoint import Endpoint, abstract_path, this_host
 
 __all__ = ["ShardProcess", "ShardProcesses", "open_processes"]
 
@@ -128,15 +128,15 @@ class _ProcessLauncher:
         """Wait for all; a process that cannot open its shard says so."""
         return {place: one.wait_until_open() for place, one in started.items()}
 
-    def succeed(self, former: Processes, generation: int) -> None:
+    def succeed(self, warm_start: Processes, generation: int) -> None:
         """Tell all."""
-        for one in former.values():
+        for one in warm_start.values():
             one.succeed(generation)
 
-    def await_left(self, former: Processes, timeout_s: float) -> None:
+    def await_left(self, warm_start: Processes, timeout_s: float) -> None:
         """Wait for each to say so."""
         deadline = time.monotonic() + timeout_s
-        for one in former.values():
+        for one in warm_start.values():
             one.wait_until_left(max(0.0, deadline - time.monotonic()))
 
     def end(self, started: Processes) -> None:
@@ -217,14 +217,14 @@ class ShardProcesses:
     def _exchange(self, name: str, path: str, version: str) -> None:
         with self._changing:
             about = self._served(name)
-            former = self._of[name, about.generation]
+            warm_start = self._of[name, about.generation]
             generation = self.open([about.of_build(path, version)])
-        self._launcher.succeed(former, generation)
+        self._launcher.succeed(warm_start, generation)
 
         def end() -> None:
-            self._launcher.await_left(former, LEAVE_S)
+            self._launcher.await_left(warm_start, LEAVE_S)
             self._of.pop((name, about.generation), None)
-            self._launcher.end(former)
+            self._launcher.end(warm_start)
 
         # Not waited for: what is new answers already, or will as soon as a gateway hears of it.
         threading.Thread(target=end, daemon=True).start()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from velo_serving.hosting.processes import ShardProcesses, open_processes
 from velo_serving.hosting.server import access_of, bind, run
 from velo_serving.hosting.workers import run_workers
+from velo_serving.protocol.options import ServeOptions, takes_options
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.words.options import ServeOptions, takes_options
 
 if TYPE_CHECKING:
     import socket

@@ -25,18 +25,18 @@ try:
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
     from velo_serving.gateway.connections import bounded_protocol
+    from velo_serving.gateway.dashboard.embedding import load_embedding
     from velo_serving.gateway.logs import log_as_json
     from velo_serving.gateway.tracing import provider_of_environment
-    from velo_serving.gateway.window.embedding import load_embedding
 except ImportError as error:
     raise MissingDependencyError(
         "the server's packages are not installed; pip install 'veloann[serving]'"
     ) from error
 
+from velo_serving.protocol.errors import PortInUseError
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.options import ServeOptions
 from velo_serving.routing.backend import Backend
-from velo_serving.words.errors import PortInUseError
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.options import ServeOptions
 
 __all__ = ["access_of", "bind", "run", "say_url", "url_of"]
 

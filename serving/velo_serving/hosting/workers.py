@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
+from velo_serving.catalog.records import Directory
 from velo_serving.hosting.child import Child
 from velo_serving.hosting.gateway_process import ASKED, PING, Question, Told, WorkerMessage
 from velo_serving.hosting.metrics_folder import metrics_folder
 from velo_serving.hosting.server import say_url, url_of
-from velo_serving.places.records import Directory
-from velo_serving.words.errors import SupersededError
-from velo_serving.words.limits import GatewayLimits, RouterLimits
-from velo_serving.words.loops import LoopThread
-from velo_serving.words.options import ServeOptions
-from velo_serving.words.types import Failure
+from velo_serving.protocol.errors import SupersededError
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
+from velo_serving.protocol.loops import LoopThread
+from velo_serving.protocol.options import ServeOptions
+from velo_serving.protocol.types import Failure
 
 __all__ = ["run_workers"]
 

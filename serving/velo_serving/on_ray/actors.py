@@ -36,21 +36,21 @@ try:
 except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
-from velo_serving.places.collection import Pin
-from velo_serving.places.launcher import LEAVE_S, About
-from velo_serving.places.records import Place
-from velo_serving.places.shares import share_of_cores
-from velo_serving.places.spec import ShardSpec
-from velo_serving.shard.shard import Shard
-from velo_serving.wire.endpoint import Endpoint, abstract_path
-from velo_serving.wire.server import ShardHost, ShardServer
-from velo_serving.words.errors import (
+from velo_serving.catalog.collection import Pin
+from velo_serving.catalog.launcher import LEAVE_S, About
+from velo_serving.catalog.records import Place
+from velo_serving.catalog.shares import share_of_cores
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.errors import (
     ClusterExistsError,
     PlacementError,
     ShardUnavailableError,
     UnknownCollectionError,
 )
-from velo_serving.words.types import Failure, ShardHealth
+from velo_serving.protocol.types import Failure, ShardHealth
+from velo_serving.shard.shard import Shard
+from velo_serving.transport.endpoint import Endpoint, abstract_path
+from velo_serving.transport.server import ShardHost, ShardServer
 
 __all__ = [
     "About",
@@ -346,15 +346,15 @@ class ActorLauncher:
             healths[place] = health
         return healths
 
-    def succeed(self, former: Mapping[Place, Any], generation: int) -> None:
+    def succeed(self, warm_start: Mapping[Place, Any], generation: int) -> None:
         """Tell all; one that died says nothing."""
-        _ = answers_of([actor.succeed.remote(generation) for actor in former.values()], LEAVE_S)
+        _ = answers_of([actor.succeed.remote(generation) for actor in warm_start.values()], LEAVE_S)
 
-    def await_left(self, former: Mapping[Place, Any], timeout_s: float) -> None:
+    def await_left(self, warm_start: Mapping[Place, Any], timeout_s: float) -> None:
         """Ask all again and again."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and any(
-            answers_of([actor.peers.remote() for actor in former.values()], LOOK_S * 10)
+            answers_of([actor.peers.remote() for actor in warm_start.values()], LOOK_S * 10)
         ):
             time.sleep(LOOK_S)
 

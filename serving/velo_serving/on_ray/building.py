@@ -24,12 +24,12 @@ from velo.formats.source import Source, chunk_rows
 from velo.options import BuildKeywords, build_options, folder_path, in_range, memory_bytes
 from velo.options.bits import dim_code_of
 from velo.types import AnyArray, Memory
+from velo_serving.catalog.collection import COLLECTION_FILE, FORMAT_VERSION, Collection, Pin, read_collection
+from velo_serving.catalog.locations import is_url, join, read_file, write_file
 from velo_serving.on_ray.actors import first_line, node_has, pin_options, ray, ray_exceptions, start_local_ray
-from velo_serving.places.collection import COLLECTION_FILE, FORMAT_VERSION, Collection, Pin, read_collection
-from velo_serving.places.locations import is_url, join, read_file, write_file
+from velo_serving.protocol.errors import BuildTaskError, LocationError, PlacementError
+from velo_serving.protocol.types import Failure
 from velo_serving.shard.building import BuildJob, BuiltShard, build_job, plain_table
-from velo_serving.words.errors import BuildTaskError, LocationError, PlacementError
-from velo_serving.words.types import Failure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

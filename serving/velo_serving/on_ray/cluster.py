@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any, cast
 
 from velo.errors import UnsupportedError
+from velo_serving.catalog.collection import Collection, read_collection
+from velo_serving.catalog.launcher import LEAVE_S, About, start_generation, superseded
+from velo_serving.catalog.records import CollectionRecord, Place
 from velo_serving.on_ray.actors import (
     ActorLauncher,
     answers_of,
@@ -28,18 +31,15 @@ from velo_serving.on_ray.actors import (
     start_local_ray,
     unknown,
 )
-from velo_serving.places.collection import Collection, read_collection
-from velo_serving.places.launcher import LEAVE_S, About, start_generation, superseded
-from velo_serving.places.records import CollectionRecord, Place
+from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.options import ServeOptions, takes_options
+from velo_serving.protocol.types import ShardHealth
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JobSearches
 from velo_serving.routing.router_thread import JOB_LIMITS
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
-from velo_serving.wire.endpoint import Endpoint, ports_of
-from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.options import ServeOptions, takes_options
-from velo_serving.words.types import ShardHealth
+from velo_serving.transport.endpoint import Endpoint, ports_of
 
 __all__ = ["Cluster", "start"]
 
@@ -215,11 +215,11 @@ class Cluster(JobSearches):
         options = dataclasses.replace(before.options, detached=before.options.detached or not self._owner)
         about = About(described, options, number, secrets.token_urlsafe(32))
         actors, healths = start_generation(LAUNCHER, about, start_timeout_s, on_progress)
-        former = handles_of(place for place in places_of(name) if place.generation != number)
-        LAUNCHER.succeed(former, number)
+        warm_start = handles_of(place for place in places_of(name) if place.generation != number)
+        LAUNCHER.succeed(warm_start, number)
         held, self._actors, self._healths, self._about = self._actors, actors, healths, about
-        LAUNCHER.await_left(former, LEAVE_S)
-        LAUNCHER.end(held | former)
+        LAUNCHER.await_left(warm_start, LEAVE_S)
+        LAUNCHER.end(held | warm_start)
 
     def backend(self, *, limits: RouterLimits | None = None) -> Backend:
         """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.

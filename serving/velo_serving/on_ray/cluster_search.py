@@ -10,9 +10,9 @@ from velo.options import Fusion
 from velo.types import FusionName
 from velo_serving.on_ray.cluster import Cluster
 from velo_serving.on_ray.vector_search import BatchStep
-from velo_serving.words.errors import NoShardAnsweredError
-from velo_serving.words.requests import EffortKeywords, shows_effort
-from velo_serving.words.types import FilterForm, Float32Matrix, Hits
+from velo_serving.protocol.errors import NoShardAnsweredError
+from velo_serving.protocol.requests import EffortKeywords, shows_effort
+from velo_serving.protocol.types import FilterForm, Float32Matrix, Hits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

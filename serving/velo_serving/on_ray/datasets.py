@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 import velo
 from velo.errors import EmptyError, InvalidArgumentError, VeloError
+from velo_serving.catalog.collection import read_collection
 from velo_serving.on_ray.actors import ray
-from velo_serving.places.collection import read_collection
-from velo_serving.words.types import Failure
+from velo_serving.protocol.types import Failure
 
 __all__ = ["read_velo", "write_velo"]
 

@@ -22,9 +22,9 @@ except ImportError as error:
 from velo_serving.gateway import create_app
 from velo_serving.gateway.access import Access
 from velo_serving.on_ray.cluster import Cluster, start
-from velo_serving.words.errors import ClusterExistsError
-from velo_serving.words.limits import GatewayLimits
-from velo_serving.words.options import ServeOptions
+from velo_serving.protocol.errors import ClusterExistsError
+from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.options import ServeOptions
 
 __all__ = ["serve_app"]
 

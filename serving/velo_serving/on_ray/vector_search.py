@@ -14,13 +14,13 @@ import pyarrow as pa
 from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError
 from velo.options import Fusion, fusion_of, texts_of
 from velo.types import FusionName
-from velo_serving.places.collection import read_collection
+from velo_serving.catalog.collection import read_collection
+from velo_serving.protocol.requests import EffortKeywords, shows_effort
+from velo_serving.protocol.types import Answer, Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 from velo_serving.routing.hybrid import search_by
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.routing.merge import merge_top_k
 from velo_serving.shard.shard import Shard
-from velo_serving.words.requests import EffortKeywords, shows_effort
-from velo_serving.words.types import Answer, Failure, FilterForm, Float32Matrix, Hits, SearchRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

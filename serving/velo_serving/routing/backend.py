@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
-from velo_serving.places.records import CollectionRecord, Keeper
+from velo_serving.catalog.records import CollectionRecord, Keeper
+from velo_serving.protocol.errors import UnknownCollectionError
+from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.types import Shape
 from velo_serving.routing.served import ServedCollection
-from velo_serving.words.errors import UnknownCollectionError
-from velo_serving.words.observer import Observer
-from velo_serving.words.types import Shape
 
 __all__ = ["Backend"]
 

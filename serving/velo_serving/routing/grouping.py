@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import structs
 
 from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
-from velo_serving.words.hits import costs_of
-from velo_serving.words.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
+from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
 
 __all__ = ["FollowUp", "fill_groups", "follow_ups", "merge_groups", "thin_groups"]
 

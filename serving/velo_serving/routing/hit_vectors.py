@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from velo_serving.protocol.hits import ids_of_hits
+from velo_serving.protocol.types import Answer, Failure, Hits, SearchRequest, ShardFailure
 from velo_serving.routing import hybrid
 from velo_serving.routing.router import Router, refusal_of
-from velo_serving.words.hits import ids_of_hits
-from velo_serving.words.types import Answer, Failure, Hits, SearchRequest, ShardFailure
 
 __all__ = ["search"]
 

@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import structs
 
 from velo.results import Fuses, fused
+from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.types import Answer, Hits, MetadataRow, SearchRequest
 from velo_serving.routing.router import Router
-from velo_serving.words.hits import costs_of
-from velo_serving.words.types import Answer, Hits, MetadataRow, SearchRequest
 
 __all__ = ["Ask", "search", "search_by"]
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from velo.errors import DimensionMismatchError, InvalidArgumentError
 from velo.options import Fusion, fusion_of, texts_of
 from velo.results import RangeResult, SearchResult
+from velo_serving.protocol.answers import result_of
+from velo_serving.protocol.errors import ShuttingDownError
+from velo_serving.protocol.requests import EffortKeywords, shows_effort
+from velo_serving.protocol.types import FilterForm, SearchRequest
 from velo_serving.routing.router_thread import RouterThread
 from velo_serving.routing.served import ServedCollection
-from velo_serving.words.answers import result_of
-from velo_serving.words.errors import ShuttingDownError
-from velo_serving.words.requests import EffortKeywords, shows_effort
-from velo_serving.words.types import FilterForm, SearchRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

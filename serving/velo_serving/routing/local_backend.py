@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from velo_serving.places.collection import Collection, read_collection
-from velo_serving.places.root import snapshot_collection
-from velo_serving.places.shares import check_shard, share_of_cores, split_memory
+from velo_serving.catalog.collection import Collection, read_collection
+from velo_serving.catalog.root import snapshot_collection
+from velo_serving.catalog.shares import check_shard, share_of_cores, split_memory
+from velo_serving.protocol.hits import Costs, rows_of_hits, with_rows
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
-from velo_serving.wire.together import Together, Waiting, is_plain
-from velo_serving.words.hits import Costs, rows_of_hits, with_rows
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.types import Hits, SearchRequest, ShardHealth, ShardReply
+from velo_serving.transport.together import Together, Waiting, is_plain
 
 __all__ = ["LocalChannel", "open_local_backend", "open_shards"]
 
@@ -172,10 +172,10 @@ def open_local_backend(
             one = next(one for one in served if one.name == name)
             collection = replace(await asyncio.to_thread(read_collection, path, name=name), version=version)
             own = await asyncio.to_thread(partial(open_shards, collection, opener=opener, **options))
-            former = held[name]
+            warm_start = held[name]
 
             async def left() -> None:
-                await _close(former)
+                await _close(warm_start)
 
             try:
                 await one.go_over(generation(collection, own, one.now.number + 1), left)

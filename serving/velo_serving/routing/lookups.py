@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import FilterTypeError, InvalidArgumentError, UnknownIdError
+from velo_serving.protocol.errors import NoShardAnsweredError
+from velo_serving.protocol.types import Failure, Float32Matrix, ShardFailure
 from velo_serving.routing.router import Router
-from velo_serving.wire.codec import table_of
-from velo_serving.words.errors import NoShardAnsweredError
-from velo_serving.words.types import Failure, Float32Matrix, ShardFailure
+from velo_serving.transport.codec import table_of
 
 __all__ = ["Found", "UnknownIds", "count", "explain", "get", "info", "rows", "sample", "vectors"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.types import Hits, IdArray, MetadataRow, SearchRequest
 from velo_serving.routing.grouping import merge_groups
-from velo_serving.words.hits import costs_of
-from velo_serving.words.types import Hits, IdArray, MetadataRow, SearchRequest
 
 __all__ = ["merge", "merge_top_k"]
 

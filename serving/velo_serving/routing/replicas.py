@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import VeloError
-from velo_serving.routing.lane import Gather, Lane
-from velo_serving.words.clock import Clock, Timer
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.observer import Observer
-from velo_serving.words.types import Failure, ShardChannel, ShardHealth, ShardIdentity, ShardReply
+from velo_serving.protocol.clock import Clock, Timer
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.types import Failure, ShardChannel, ShardHealth, ShardIdentity, ShardReply
+from velo_serving.routing.shard_queue import PendingRequest, ShardQueue
 
 __all__ = ["Replicas"]
 
@@ -46,8 +46,8 @@ class _Asked:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.open: list[Lane] = []
-        self.tried: list[Lane] = []
+        self.open: list[ShardQueue] = []
+        self.tried: list[ShardQueue] = []
         self.failure: Failure | None = None
         self.timer: Timer | None = None
 
@@ -84,10 +84,10 @@ class Replicas:
         self._place = place
         self._clock = clock
         self._observer = observer
-        self.lanes = [
-            Lane(channel, limits, clock, observer, self._take, identity, heard) for channel in channels
+        self.queues = [
+            ShardQueue(channel, limits, clock, observer, self._take, identity, heard) for channel in channels
         ]
-        self._asked: dict[Gather, _Asked] = {}
+        self._asked: dict[PendingRequest, _Asked] = {}
         self._turn = 0
         self._credit = 0.0
         self._took_s: deque[float] = deque(maxlen=CALLS_KEPT)
@@ -97,30 +97,30 @@ class Replicas:
     @property
     def up(self) -> bool:
         """Whether some replica can be asked."""
-        return any(lane.up for lane in self.lanes)
+        return any(queue.up for queue in self.queues)
 
     def wait_s(self, heavy: bool) -> float:
         """How long a request that comes now would wait; zero where that is unknown."""
-        return min([lane.wait_s(heavy) for lane in self.lanes if lane.up], default=0.0)
+        return min([queue.wait_s(heavy) for queue in self.queues if queue.up], default=0.0)
 
-    def offer(self, gather: Gather) -> None:
+    def offer(self, pending: PendingRequest) -> None:
         """Ask a replica, or fail the request at once where none is up."""
-        asked = self._asked[gather] = _Asked(self._clock.now())
+        asked = self._asked[pending] = _Asked(self._clock.now())
         self._credit = min(self._credit + HEDGE_SHARE, HEDGE_BURST)
-        if not self._ask(gather, asked):
-            del self._asked[gather]
-            gather.reply(self._place, self.lanes[0].failure())
-        elif self._hedge_s is not None and len(self.lanes) > 1:
-            asked.timer = self._clock.call_at(asked.began + self._hedge_s, lambda: self._hedge(gather))
+        if not self._ask(pending, asked):
+            del self._asked[pending]
+            pending.reply(self._place, self.queues[0].failure())
+        elif self._hedge_s is not None and len(self.queues) > 1:
+            asked.timer = self._clock.call_at(asked.began + self._hedge_s, lambda: self._hedge(pending))
 
     async def look_up(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float, *, writer: bool = False
     ) -> dict[str, Any] | Failure:
         """Look something up at a replica, and at the next one where that fails; or at the one that writes."""
-        failure = self.lanes[0].failure()
-        for lane in [lane for lane in self.lanes[: 1 if writer else None] if lane.up]:
+        failure = self.queues[0].failure()
+        for queue in [queue for queue in self.queues[: 1 if writer else None] if queue.up]:
             try:
-                return await lane.look_up(what, arguments, timeout_s)
+                return await queue.look_up(what, arguments, timeout_s)
             except VeloError as error:
                 failure = Failure.of(error)
                 if failure.fault == "caller":
@@ -132,79 +132,79 @@ class Replicas:
     ) -> dict[str, Any] | Failure:
         """Do something to the rows at the replica that writes, the first; the others see it later."""
         try:
-            return await self.lanes[0].write(what, arguments, timeout_s)
+            return await self.queues[0].write(what, arguments, timeout_s)
         except VeloError as error:
             return Failure.of(error)
 
     @property
     def writer(self) -> ShardHealth | None:
         """The health of the replica that writes; None where it never answered."""
-        return self.lanes[0].health
+        return self.queues[0].health
 
     @property
     def health(self) -> ShardHealth | None:
         """The health of the first replica that answered."""
-        return next((lane.health for lane in self.lanes if lane.health is not None), None)
+        return next((queue.health for queue in self.queues if queue.health is not None), None)
 
-    def withdraw(self, gather: Gather) -> None:
+    def withdraw(self, pending: PendingRequest) -> None:
         """Nobody waits for this request any more."""
-        asked = self._asked.pop(gather, None)
+        asked = self._asked.pop(pending, None)
         if asked is not None:
-            self._let_go(gather, asked)
+            self._let_go(pending, asked)
 
-    def _ask(self, gather: Gather, asked: _Asked) -> bool:
+    def _ask(self, pending: PendingRequest, asked: _Asked) -> bool:
         """Send the request to the replica that has least to do, of those that did not have it."""
-        count = len(self.lanes)
+        count = len(self.queues)
         if count == 1:
-            lane = self.lanes[0]
-            if asked.tried or not lane.up:
+            queue = self.queues[0]
+            if asked.tried or not queue.up:
                 return False
         else:
             self._turn = (self._turn + 1) % count
-            order = self.lanes[self._turn :] + self.lanes[: self._turn]
-            free = [lane for lane in order if lane.up and lane not in asked.tried]
+            order = self.queues[self._turn :] + self.queues[: self._turn]
+            free = [queue for queue in order if queue.up and queue not in asked.tried]
             if not free:
                 return False
             # By queries, not by seconds: a replica that was slow once would never be asked again.
-            lane = min(free, key=lambda lane: lane.queries)
-        asked.tried.append(lane)
-        asked.open.append(lane)
-        lane.offer(gather)
+            queue = min(free, key=lambda queue: queue.queries)
+        asked.tried.append(queue)
+        asked.open.append(queue)
+        queue.offer(pending)
         return True
 
-    def _hedge(self, gather: Gather) -> None:
-        asked = self._asked.get(gather)
+    def _hedge(self, pending: PendingRequest) -> None:
+        asked = self._asked.get(pending)
         if asked is None or self._credit < 1.0 or len(asked.open) != 1:
             return
-        if self._ask(gather, asked):
+        if self._ask(pending, asked):
             self._credit -= 1.0
             self._observer.hedge_sent(self.name)
 
-    def _take(self, lane: Lane, gather: Gather, reply: ShardReply) -> None:
+    def _take(self, queue: ShardQueue, pending: PendingRequest, reply: ShardReply) -> None:
         """Take a replica's reply: the answer, or a reason to ask another one."""
-        asked = self._asked.get(gather)
-        if asked is None or lane not in asked.open:
+        asked = self._asked.get(pending)
+        if asked is None or queue not in asked.open:
             return  # somebody else was faster
-        asked.open.remove(lane)
+        asked.open.remove(queue)
         if isinstance(reply, Failure):
             if reply.fault == "shard":
                 asked.failure = reply
-                if self._ask(gather, asked) or asked.open:
+                if self._ask(pending, asked) or asked.open:
                     return
         else:
             self._note(self._clock.now() - asked.began)
-        del self._asked[gather]
-        self._let_go(gather, asked)
-        gather.reply(self._place, reply)
+        del self._asked[pending]
+        self._let_go(pending, asked)
+        pending.reply(self._place, reply)
 
-    def _let_go(self, gather: Gather, asked: _Asked) -> None:
+    def _let_go(self, pending: PendingRequest, asked: _Asked) -> None:
         if asked.timer is not None:
             asked.timer.cancel()
-        for lane in asked.open:
-            lane.withdraw(gather)
+        for queue in asked.open:
+            queue.withdraw(pending)
 
     def _note(self, seconds: float) -> None:
-        if len(self.lanes) == 1:
+        if len(self.queues) == 1:
             return
         self._took_s.append(seconds)
         self._noted += 1

@@ -1,4 +1,4 @@
-"""The router: sends each request to all shards of a collection, gathers and merges their replies.
+"""The router: sends each request to all shards of a collection, pending_requests and merges their replies.
 
 Plain Python on one event loop. It knows neither Ray nor HTTP; shards are channels, time is a clock that
 tests crank. A *lane* stands before every shard (``lane.py``). All waiting is bounded: queries admitted,
@@ -14,22 +14,18 @@ from typing import Any
 from msgspec import structs
 
 from velo.errors import InvalidArgumentError
-from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
-from velo_serving.routing.lane import Gather, Lane, ShardState, is_heavy
-from velo_serving.routing.merge import merge
-from velo_serving.routing.replicas import Replicas
-from velo_serving.words.clock import Clock, LoopClock
-from velo_serving.words.errors import (
+from velo_serving.protocol.clock import Clock, LoopClock
+from velo_serving.protocol.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     ShuttingDownError,
 )
-from velo_serving.words.hits import ids_of_hits
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.observer import Observer, SilentObserver
-from velo_serving.words.spans import ShardSpans, span
-from velo_serving.words.types import (
+from velo_serving.protocol.hits import ids_of_hits
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import Observer, SilentObserver
+from velo_serving.protocol.spans import ShardSpans, span
+from velo_serving.protocol.types import (
     Answer,
     Failure,
     Hits,
@@ -40,6 +36,10 @@ from velo_serving.words.types import (
     ShardIdentity,
     ShardReply,
 )
+from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
+from velo_serving.routing.merge import merge
+from velo_serving.routing.replicas import Replicas
+from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState, is_heavy
 
 __all__ = ["Router", "answer_of", "homes_of", "refusal_of"]
 
@@ -109,8 +109,8 @@ class Router:
             self.on_successor(health.successor)
 
     @property
-    def _lanes(self) -> list[Lane]:
-        return [lane for shard in self._shards for lane in shard.lanes]
+    def _queues(self) -> list[ShardQueue]:
+        return [queue for shard in self._shards for queue in shard.queues]
 
     def observe(self, observer: Observer) -> None:
         """Report to another observer; before ``start``.
@@ -144,16 +144,16 @@ class Router:
         -------
         list of ShardState
         """
-        return [lane.state() for lane in self._lanes]
+        return [queue.state() for queue in self._queues]
 
     async def start(self) -> None:
         """Ask every shard for its health once, and from then on regularly."""
-        await asyncio.gather(*(lane.probe() for lane in self._lanes))
+        await asyncio.gather(*(queue.probe() for queue in self._queues))
 
     async def close(self) -> None:
         """Stop probing, give up what is under way, refuse what comes."""
         self._closed = True
-        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        await asyncio.gather(*(queue.close() for queue in self._queues))
 
     async def search(self, request: SearchRequest) -> Answer:
         """Answer one request from all shards that reply by its deadline.
@@ -384,23 +384,23 @@ class Router:
             )
         timeout_s = self._limit_s(request.timeout_s)
         deadline = self._clock.now() + timeout_s
-        gather = Gather(request, len(self._shards), deadline)
-        self._refuse_what_would_be_late(gather.heavy, timeout_s)
-        spans = gather.spans = ShardSpans([shard.name for shard in self._shards])
-        timer = self._clock.call_at(deadline, gather.expire)
+        pending = PendingRequest(request, len(self._shards), deadline)
+        self._refuse_what_would_be_late(pending.heavy, timeout_s)
+        spans = pending.spans = ShardSpans([shard.name for shard in self._shards])
+        timer = self._clock.call_at(deadline, pending.expire)
         self._queries_admitted += count
         try:
             for shard in self._shards:
-                shard.offer(gather)
-            await gather.done
+                shard.offer(pending)
+            await pending.done
         finally:
             timer.cancel()
             self._queries_admitted -= count
             spans.close()
-            gather.done.cancel()  # when the caller went away: later replies find nobody
+            pending.done.cancel()  # when the caller went away: later replies find nobody
             for shard in self._shards:
-                shard.withdraw(gather)
-        return await self._answer(gather)
+                shard.withdraw(pending)
+        return await self._answer(pending)
 
     def _refuse_what_would_be_late(self, heavy: bool, timeout_s: float) -> None:
         """Refuse now, while it costs nothing, what would wait for most of its time."""
@@ -412,16 +412,16 @@ class Router:
                 retry_after_s=wait_s - allowed_s / 2,
             )
 
-    async def _answer(self, gather: Gather) -> Answer:
+    async def _answer(self, pending: PendingRequest) -> Answer:
         late = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
         replies = [
             (shard.name, late if reply is None else reply)
-            for shard, reply in zip(self._shards, gather.replies, strict=True)
+            for shard, reply in zip(self._shards, pending.replies, strict=True)
         ]
         width = sum(reply.distances.shape[1] for _, reply in replies if isinstance(reply, Hits))
-        if len(gather.request.queries) * width > MERGE_INLINE_MAX:
-            return await asyncio.to_thread(answer_of, self.name, replies, gather.request)
-        return answer_of(self.name, replies, gather.request)
+        if len(pending.request.queries) * width > MERGE_INLINE_MAX:
+            return await asyncio.to_thread(answer_of, self.name, replies, pending.request)
+        return answer_of(self.name, replies, pending.request)
 
 
 def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:

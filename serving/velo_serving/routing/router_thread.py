@@ -10,12 +10,12 @@ from typing import Final
 
 from msgspec import structs
 
+from velo_serving.protocol.hits import concat_hits
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.loops import LoopThread
+from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing import hit_vectors
 from velo_serving.routing.served import Generation, ServedCollection
-from velo_serving.words.hits import concat_hits
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.loops import LoopThread
-from velo_serving.words.types import Answer, SearchRequest
 
 __all__ = ["JOB_LIMITS", "RouterThread", "queries_a_request"]
 

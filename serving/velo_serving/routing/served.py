@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from velo.errors import BusyError, DeviceError, InvalidArgumentError, UnsupportedError, VeloError
-from velo_serving.places.records import CollectionRecord, Directory, Place, ShardRecord
+from velo_serving.catalog.records import CollectionRecord, Directory, Place, ShardRecord
+from velo_serving.protocol.errors import NoShardAnsweredError, PublicationError, SupersededError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import Observer
 from velo_serving.routing.router import Router
-from velo_serving.wire.channel import SocketChannel
-from velo_serving.wire.endpoint import Endpoint
-from velo_serving.words.errors import NoShardAnsweredError, PublicationError, SupersededError
-from velo_serving.words.limits import RouterLimits
-from velo_serving.words.observer import Observer
+from velo_serving.transport.channel import SocketChannel
+from velo_serving.transport.endpoint import Endpoint
 
 __all__ = ["Generation", "ServedCollection", "check_version", "served_collection"]
 

@@ -36,9 +36,7 @@ from velo.errors import (
     VeloError,
 )
 from velo.folder.shards import homes
-from velo_serving.routing.router import Router
-from velo_serving.wire.codec import stream_of, stream_of_ids
-from velo_serving.words.errors import (
+from velo_serving.protocol.errors import (
     BodyTooLargeError,
     DeadlineExceededError,
     NoShardAnsweredError,
@@ -46,12 +44,14 @@ from velo_serving.words.errors import (
     ShardUnavailableError,
     ShuttingDownError,
 )
-from velo_serving.words.types import Failure, FilterForm
+from velo_serving.protocol.types import Failure, FilterForm
+from velo_serving.routing.router import Router
+from velo_serving.transport.codec import stream_of, stream_of_ids
 
-__all__ = ["RowFormat", "Upkeep", "Verb", "WriteRequest", "Wrote", "keep_up", "row_format", "write"]
+__all__ = ["Maintenance", "RowFormat", "Verb", "WriteRequest", "Wrote", "keep_up", "row_format", "write"]
 
 Verb: TypeAlias = Literal["insert", "upsert", "update", "delete"]
-Upkeep: TypeAlias = Literal["flush", "optimize"]
+Maintenance: TypeAlias = Literal["flush", "optimize"]
 Places: TypeAlias = npt.NDArray[np.int64]
 
 #: How often shards are asked anew where rows are that go while they are looked for.
@@ -227,7 +227,7 @@ async def _write(router: Router, request: WriteRequest) -> Wrote:
     return await _spread(router, request, rows, deadline)
 
 
-async def keep_up(router: Router, what: Upkeep, *, wait: bool, timeout_s: float | None) -> bool:
+async def keep_up(router: Router, what: Maintenance, *, wait: bool, timeout_s: float | None) -> bool:
     """Flush or optimize all shards.
 
     Parameters

@@ -24,7 +24,7 @@ from velo.formats.files import as_source, open_vectors
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.options import BuildOptions
 from velo.types import AnyArray
-from velo_serving.places.locations import (
+from velo_serving.catalog.locations import (
     cache_folder,
     checksum_of,
     is_url,
@@ -34,7 +34,7 @@ from velo_serving.places.locations import (
     send_folder,
     write_file,
 )
-from velo_serving.words.errors import LocationError
+from velo_serving.protocol.errors import LocationError
 
 __all__ = ["BuildJob", "BuiltShard", "build_job", "job_folder", "plain_table"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import InvalidArgumentError, UnknownIdError
-from velo_serving.wire.codec import ids_of, stream_of
+from velo_serving.transport.codec import ids_of, stream_of
 
 __all__ = ["look_up"]
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from velo.errors import BusyError, VeloError
-from velo_serving.places.spec import ShardSpec
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.types import ShardHealth
 from velo_serving.shard.shard import Shard
-from velo_serving.wire.server import ShardHost, ShardServer
-from velo_serving.words.types import ShardHealth
+from velo_serving.transport.server import ShardHost, ShardServer
 
 __all__ = ["QUESTION", "main"]
 

@@ -23,14 +23,13 @@ from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo.folder.live import is_live
 from velo.folder.shards import built_uuid, check_shard
-from velo_serving.places.locations import shard_folder
-from velo_serving.places.spec import ShardSpec
-from velo_serving.shard.writing import Follower, ShardWriter
-from velo_serving.words.errors import ShardUnavailableError
-from velo_serving.words.hits import COSTS, Asked, Costs, Ended, concat_hits
-from velo_serving.words.loops import LoopThread
-from velo_serving.words.requests import effort_of
-from velo_serving.words.types import (
+from velo_serving.catalog.locations import shard_folder
+from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits
+from velo_serving.protocol.loops import LoopThread
+from velo_serving.protocol.requests import effort_of
+from velo_serving.protocol.types import (
     Failure,
     FilterForm,
     Hits,
@@ -39,7 +38,8 @@ from velo_serving.words.types import (
     ShardHealth,
     ShardReply,
 )
-from velo_serving.words.warm import import_pandas
+from velo_serving.protocol.warm import import_pandas
+from velo_serving.shard.writing import Follower, ShardWriter
 
 __all__ = ["IndexOpener", "Shard", "open_velo_index"]
 

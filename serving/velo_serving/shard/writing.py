@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import InvalidArgumentError, ReadOnlyError
-from velo_serving.wire.codec import ids_of, table_of
+from velo_serving.transport.codec import ids_of, table_of
 
 __all__ = ["FOLLOW_S", "Follower", "ShardWriter"]
 
@@ -74,7 +74,7 @@ class ShardWriter:
         self._writable = writable
         self._sides = _TwoSides()
         self._threads = ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix=f"velo-write-{name}")
-        self._upkeep = ThreadPoolExecutor(1, thread_name_prefix=f"velo-upkeep-{name}")
+        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"velo-upkeep-{name}")
         #: Flushes and optimizes that wait or run; whoever asks for one of them again waits for the same.
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
@@ -119,7 +119,7 @@ class ShardWriter:
         task = self._under_way.get(what)
         if task is None:
             loop = asyncio.get_running_loop()
-            task = loop.run_in_executor(self._upkeep, getattr(index, what))
+            task = loop.run_in_executor(self._maintenance, getattr(index, what))
             self._under_way[what] = task
             task.add_done_callback(lambda done: self._ended(what, done))
         if wait:
@@ -138,7 +138,7 @@ class ShardWriter:
     def close(self) -> None:
         """Take no more; what is under way ends first."""
         self._threads.shutdown()
-        self._upkeep.shutdown()
+        self._maintenance.shutdown()
 
 
 def _rows_given(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ pub const ranges = struct {
     pub const burst_max: Range = .{ .min = 1, .max = 128 };
     pub const sigma: Range = .{ .min = 0, .max = 100 };
     /// That one call searches.
-    pub const parts: Range = .{ .min = 1, .max = 64 };
+    pub const segments: Range = .{ .min = 1, .max = 64 };
 };
 
 /// Kernels may read this many bytes past the end of the last code: whoever stores codes pads by as much.

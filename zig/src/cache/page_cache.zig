@@ -74,17 +74,17 @@ pub const PageCache = struct {
         return self.holds_all and self.cache.free_count.load(.monotonic) == 0;
     }
 
-    pub const Held = struct { bytes: []const u8, pin: ?Pin };
+    pub const ListContains = struct { bytes: []const u8, pin: ?Pin };
 
     /// The page if it is cached. It stays until `release`.
-    pub inline fn find(self: *PageCache, page: u32) ?Held {
+    pub inline fn find(self: *PageCache, page: u32) ?ListContains {
         if (self.holds_all) return .{ .bytes = self.cache.look(page) orelse return null, .pin = null };
         self.count(page);
         const pin = self.cache.peek(page) orelse return null;
         return .{ .bytes = pin.bytes(), .pin = pin };
     }
 
-    pub inline fn release(self: *PageCache, held: Held) void {
+    pub inline fn release(self: *PageCache, held: ListContains) void {
         if (held.pin) |pin| self.cache.release(pin);
     }
 

@@ -82,7 +82,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
     return ok;
 }
 
-export fn velo_build_former(build: ?*Build, path: ?[*:0]const u8, rows: ?[*]const u32, vertex_count: u64) i32 {
+export fn velo_build_warm_start(build: ?*Build, path: ?[*:0]const u8, rows: ?[*]const u32, vertex_count: u64) i32 {
     const own = build orelse return common.null_argument("build");
     if (own.process != common.process()) return common.forked();
     const folder = path orelse return common.null_argument("path");

@@ -14,7 +14,7 @@ const fail = common.fail;
 
 // ---- deltas ----
 //
-// velo_delta: rows of live data that no part holds yet, as a search over parts takes them along.
+// velo_delta: rows of live data that no segment holds yet, as a search over segments takes them along.
 
 /// As velo_delta.
 pub const Delta = extern struct {
@@ -61,7 +61,7 @@ pub const AskedOfDelta = struct {
     pub fn init(self: *AskedOfDelta, theirs: *const Delta, job: *const search.Job, threads: u32) common.Failure!void {
         const given = try common.read(Delta, "delta", theirs);
         const view = try given.checked(job.count);
-        const reader = job.parts[0].part.shared.reader;
+        const reader = job.segments[0].segment.shared.reader;
         const dim = reader.header.dim_in;
         if (view.shape.dim != dim or !std.mem.eql(u8, @tagName(view.shape.metric), @tagName(reader.metric)))
             return report(.invalid_argument, .{ .argument = "delta" }, "a delta and parts that are searched together have one metric and as many dimensions", .{});
@@ -85,7 +85,7 @@ pub const AskedOfDelta = struct {
         const at: usize = @intCast(query);
         const found = self.question.answer(at, self.values[at * dim ..][0..dim], within, @ptrCast(hits));
         if (query == 0 and self.question.how.recall < 1) nearest.link_some(common.allocator, self.question.view);
-        return .{ .count = found.count, .measured = found.looks };
+        return .{ .count = found.count, .measured = found.visits };
     }
 };
 
@@ -195,17 +195,17 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
     }, calibration);
 }
 
-/// As velo_part.
-pub const Part = extern struct {
+/// As velo_segment.
+pub const Segment = extern struct {
     index: ?*Index,
     /// The number of its first vertex.
     first: i64 = 0,
     filters: ?[*]const ?*filter_room.Filter,
 };
 
-/// The arguments that searches have in common. All parts are entered already.
+/// The arguments that searches have in common. All segments are entered already.
 pub const Arguments = struct {
-    parts: []const Part,
+    segments: []const Segment,
     delta: ?*const Delta = null,
     queries: ?*const anyopaque,
     dtype: i32,
@@ -213,36 +213,36 @@ pub const Arguments = struct {
     filter_count: u64,
     options: ?*const SearchOptions,
 
-    /// Checks them and makes a job of them. `answers` and `parts`, as many as there are parts, must outlive it.
-    pub fn job_of(self: *const Arguments, parts: []search.JobPart, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
-        const first = self.parts[0].index.?;
+    /// Checks them and makes a job of them. `answers` and `segments`, as many as there are segments, must outlive it.
+    pub fn job_of(self: *const Arguments, segments: []search.JobSegment, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
+        const first = self.segments[0].index.?;
         const o = try common.read(SearchOptions, "options", self.options);
         const dtype = std.enums.fromInt(index.Dtype, self.dtype) orelse
             return report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{self.dtype});
-        if (o.excluded_vertices != null and (self.filter_count > 0 or parts.len > 1))
+        if (o.excluded_vertices != null and (self.filter_count > 0 or segments.len > 1))
             return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches of one index without a filter", .{});
         const job: search.Job = .{
             .queries = try self.query_bytes(dtype, first.reader.header.dim_in),
             .query_bytes = first.reader.header.dim_in * dtype.bytes(),
             .dtype = dtype,
             .count = self.query_count,
-            .parts = parts,
+            .segments = segments,
             .excluded = o.excluded_vertices,
             .deadline_us = if (o.timeout_us == 0) 0 else base.nowMicros() +| o.timeout_us,
             .answers = answers,
             .on_done = on_done,
         };
-        for (self.parts, parts, 0..) |*one, *part, i| {
-            for (self.parts[0..i]) |*other| if (other.index == one.index)
+        for (self.segments, segments, 0..) |*one, *segment, i| {
+            for (self.segments[0..i]) |*other| if (other.index == one.index)
                 return report(.invalid_argument, .{ .argument = "parts" }, "part {d} is an index that was given before", .{i});
-            part.* = try self.part_of(one, first, &o);
+            segment.* = try self.segment_of(one, first, &o);
         }
-        if (parts.len > 1) search.introduce(parts);
-        for (parts) |*part| try part.prepare_filters();
+        if (segments.len > 1) search.introduce(segments);
+        for (segments) |*segment| try segment.prepare_filters();
         return job;
     }
 
-    fn part_of(self: *const Arguments, one: *const Part, first: *const Index, o: *const SearchOptions) common.Failure!search.JobPart {
+    fn segment_of(self: *const Arguments, one: *const Segment, first: *const Index, o: *const SearchOptions) common.Failure!search.JobSegment {
         const target = one.index.?;
         const reader = &target.reader;
         const parameters = try parameters_of(o, target.calibration());
@@ -254,7 +254,7 @@ pub const Arguments = struct {
             return report(.invalid_argument, .{ .argument = "parts" }, "indexes that are searched together share workers: open them with workers_of", .{});
         if (reader.header.dim_in != first.reader.header.dim_in or reader.metric != first.reader.metric)
             return report(.invalid_argument, .{ .argument = "parts" }, "indexes that are searched together have one metric and as many dimensions", .{});
-        return .{ .part = target.part, .first = one.first, .filters = try self.checked_filters(one, target), .parameters = parameters };
+        return .{ .segment = target.segment, .first = one.first, .filters = try self.checked_filters(one, target), .parameters = parameters };
     }
 
     fn query_bytes(self: *const Arguments, dtype: index.Dtype, dim: u32) error{Reported}![]const u8 {
@@ -267,8 +267,8 @@ pub const Arguments = struct {
         return report(.not_finite, .{ .argument = "queries", .row = @intCast(row) }, "query {d} holds NaN, infinity or a magnitude above {d}", .{ row, index.space.magnitude_max });
     }
 
-    fn checked_filters(self: *const Arguments, one: *const Part, target: *const Index) error{Reported}![]const ?*const filter_room.Filter {
-        if (self.filter_count == 0 or (self.parts.len > 1 and one.filters == null)) return &.{};
+    fn checked_filters(self: *const Arguments, one: *const Segment, target: *const Index) error{Reported}![]const ?*const filter_room.Filter {
+        if (self.filter_count == 0 or (self.segments.len > 1 and one.filters == null)) return &.{};
         if (self.filter_count > 1 and self.filter_count != self.query_count)
             return report(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ self.filter_count, self.query_count });
         const handles = (try common.need("filters", one.filters))[0..@intCast(self.filter_count)];
@@ -363,14 +363,14 @@ export fn velo_search(
     options: ?*const SearchOptions,
     out: ?*const SearchOut,
 ) i32 {
-    const one: Part = .{ .index = handle, .filters = filters };
+    const one: Segment = .{ .index = handle, .filters = filters };
     // Not `status_of_call`: a job that failed has a sentence of its own.
-    return run(&.{ .parts = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+    return run(&.{ .segments = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
 }
 
-export fn velo_search_parts(
-    parts: ?[*]const Part,
-    part_count: u32,
+export fn velo_search_segments(
+    segments: ?[*]const Segment,
+    segment_count: u32,
     delta: ?*const Delta,
     queries: ?*const anyopaque,
     dtype: i32,
@@ -379,47 +379,47 @@ export fn velo_search_parts(
     options: ?*const SearchOptions,
     out: ?*const SearchOut,
 ) i32 {
-    const all = parts_of(parts, part_count) catch |err| return common.status_of_call(err);
-    return run(&.{ .parts = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+    const all = segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
+    return run(&.{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
 }
 
-/// The parts that a caller gave.
-pub fn parts_of(parts: ?[*]const Part, count: u32) error{Reported}![]const Part {
-    const given = try common.need("parts", parts);
-    const limits = base.limits.ranges.parts;
+/// The segments that a caller gave.
+pub fn segments_of(segments: ?[*]const Segment, count: u32) error{Reported}![]const Segment {
+    const given = try common.need("parts", segments);
+    const limits = base.limits.ranges.segments;
     if (!limits.holds(count))
         return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be {d} to {d}", .{ count, limits.min, limits.max });
     return given[0..count];
 }
 
 /// A call begins in all of them; `leave` ends it.
-pub fn enter(parts: []const Part) error{Reported}!void {
-    for (parts, 0..) |one, i| {
-        errdefer leave(parts[0..i]);
+pub fn enter(segments: []const Segment) error{Reported}!void {
+    for (segments, 0..) |one, i| {
+        errdefer leave(segments[0..i]);
         try (try common.need("index", one.index)).enter();
     }
 }
 
-pub fn leave(parts: []const Part) void {
-    for (parts) |one| one.index.?.leave();
+pub fn leave(segments: []const Segment) void {
+    for (segments) |one| one.index.?.leave();
 }
 
 fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
-    _ = try common.need("index", arguments.parts[0].index);
+    _ = try common.need("index", arguments.segments[0].index);
     const theirs = try common.need("out", out);
-    try enter(arguments.parts);
-    defer leave(arguments.parts);
+    try enter(arguments.segments);
+    defer leave(arguments.segments);
     if (arguments.query_count == 0) return common.ok;
     const answers = answers_of(&try common.read(SearchOut, "out", theirs));
-    var room: [search.job.parts_max]search.JobPart = undefined;
-    var blocking: Blocking = .{ .job = try arguments.job_of(room[0..arguments.parts.len], &answers, Blocking.on_done) };
+    var room: [search.job.segments_max]search.JobSegment = undefined;
+    var blocking: Blocking = .{ .job = try arguments.job_of(room[0..arguments.segments.len], &answers, Blocking.on_done) };
     var asked: AskedOfDelta = undefined;
     if (arguments.delta) |delta| {
-        try asked.init(delta, &blocking.job, arguments.parts[0].index.?.workers.threads);
+        try asked.init(delta, &blocking.job, arguments.segments[0].index.?.workers.threads);
         blocking.job.delta = &asked.of_job;
     }
     defer if (arguments.delta != null) asked.deinit();
-    const first = arguments.parts[0].index.?;
+    const first = arguments.segments[0].index.?;
     if (!first.workers.engine.answer(&blocking.job)) {
         try first.submit(&blocking.job);
         blocking.done.wait();

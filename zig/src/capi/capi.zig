@@ -46,7 +46,7 @@ const structs = .{
     .{ "velo_index_info", @import("info.zig").IndexInfo },
     .{ "velo_search_options", @import("call.zig").SearchOptions },
     .{ "velo_search_out", @import("call.zig").SearchOut },
-    .{ "velo_part", @import("call.zig").Part },
+    .{ "velo_segment", @import("call.zig").Segment },
     .{ "velo_delta", @import("call.zig").Delta },
     .{ "velo_filter_cost", @import("calibration.zig").Cost },
     .{ "velo_filter_plan_info", @import("calibration.zig").Plan },

@@ -84,15 +84,15 @@ pub const Running = union(enum) {
         };
     }
 
-    pub fn attach(self: Running, shared: *const search.Shared, files: [2]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*search.Part {
+    pub fn attach(self: Running, shared: *const search.Shared, files: [2]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*search.Segment {
         return switch (self) {
             inline else => |engine| engine.attach(shared, files),
         };
     }
 
-    pub fn detach(self: Running, part: *search.Part) void {
+    pub fn detach(self: Running, segment: *search.Segment) void {
         switch (self) {
-            inline else => |engine| engine.detach(part),
+            inline else => |engine| engine.detach(segment),
         }
     }
 

@@ -121,8 +121,8 @@ pub const Index = struct {
     reader: index.Reader,
     shared: search.Shared,
     workers: *engines.Workers,
-    /// Its part among those of the workers.
-    part: *search.Part,
+    /// Its segment among those of the workers.
+    segment: *search.Segment,
     cache: ?search.Cache,
     page_caches: search.PageCaches,
     /// The system refused its memory.
@@ -211,7 +211,7 @@ export fn velo_index_close(place: ?*?*Index) i32 {
     self.closing.store(true, .release);
     self.loader.stop();
     // Ends what is under way; then no worker touches what goes away below.
-    self.workers.engine.detach(self.part);
+    self.workers.engine.detach(self.segment);
     while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
     self.workers.release();
     self.files.close();

@@ -77,7 +77,7 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .memory_links_bytes = reader.memory_links_bytes(),
         .memory_cache_bytes = (if (self.cache) |*cache| cache.memory_bytes() else 0) + self.page_caches.memory_bytes(),
         .memory_pages_bytes = reader.memory_pages_bytes(),
-        .memory_workers_bytes = self.workers.memory_bytes() + self.part.memory_bytes(),
+        .memory_workers_bytes = self.workers.memory_bytes() + self.segment.memory_bytes(),
         .memory_budget_bytes = self.memory_budget_bytes,
         .device = self.workers.device,
         .uuid = @splat(0),

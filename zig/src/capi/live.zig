@@ -65,7 +65,7 @@ pub const LiveInfo = extern struct {
     struct_size: u32 = @sizeOf(LiveInfo),
     is_live: i32 = 0,
     is_writable: i32 = 0,
-    part_count: u32 = 0,
+    segment_count: u32 = 0,
     generation: u64 = 0,
     sequence: u64 = 0,
     rows: u64 = 0,
@@ -181,14 +181,14 @@ export fn velo_live_create(path: ?[*:0]const u8, dim: u32, metric: i32, dtype: i
     return status_of(live_room.create(common.allocator, &store, options, &diagnostic), &diagnostic);
 }
 
-export fn velo_live_part(handle: ?*LiveHandle, part: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
+export fn velo_live_segment(handle: ?*LiveHandle, segment: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
     const self = handle orelse return common.null_argument("live");
     if (refused(self)) |status| return status;
     self.live.mutex.lock();
     defer self.live.mutex.unlock();
-    const parts = self.live.parts.items;
-    if (part >= parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, parts.len });
-    return put_names(parts[part].path, parts[part].uuid, path_out, uuid_out, capacity);
+    const segments = self.live.segments.items;
+    if (segment >= segments.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ segment, segments.len });
+    return put_names(segments[segment].path, segments[segment].uuid, path_out, uuid_out, capacity);
 }
 
 pub fn put_names(path: []const u8, uuid: []const u8, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
@@ -200,12 +200,12 @@ pub fn put_names(path: []const u8, uuid: []const u8, path_out: ?[*]u8, uuid_out:
     return ok;
 }
 
-export fn velo_live_next_part(handle: ?*LiveHandle, path_out: ?[*]u8, capacity: u64) i32 {
+export fn velo_live_next_segment(handle: ?*LiveHandle, path_out: ?[*]u8, capacity: u64) i32 {
     const self = begun(handle) catch return errors.last_status();
     const out = path_out orelse return common.null_argument("path_out");
     if (capacity < 32) return fail(.invalid_argument, .{ .argument = "capacity" }, "a path takes 32 bytes", .{});
     var buffer: [32]u8 = undefined;
-    common.put_text(out[0..@intCast(capacity)], self.live.next_part(&buffer));
+    common.put_text(out[0..@intCast(capacity)], self.live.next_segment(&buffer));
     return ok;
 }
 
@@ -223,13 +223,13 @@ pub fn bad_ids() i32 {
     return fail(.invalid_argument, .{ .argument = "ids" }, "ids are NULL, or their offsets do not ascend within their bytes", .{});
 }
 
-export fn velo_live_attach(handle: ?*LiveHandle, part: u32, ids: ?*const IdColumn) i32 {
+export fn velo_live_attach(handle: ?*LiveHandle, segment: u32, ids: ?*const IdColumn) i32 {
     const self = handle orelse return common.null_argument("live");
     if (refused(self)) |status| return status;
     const column = ids_of(ids) orelse return bad_ids();
-    if (part >= self.live.parts.items.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.live.parts.items.len });
+    if (segment >= self.live.segments.items.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ segment, self.live.segments.items.len });
     var diagnostic: Diagnostic = .{};
-    return status_of(self.live.attach(part, column, &diagnostic), &diagnostic);
+    return status_of(self.live.attach(segment, column, &diagnostic), &diagnostic);
 }
 
 export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, schema: ?[*:0]const u8) i32 {
@@ -237,9 +237,9 @@ export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, sch
     if (refused(self)) |status| return status;
     const kind = if (id_kind == -1) null else std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(id_kind))) orelse
         return fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{id_kind});
-    if (next_row > live_room.root.next_row_max) return fail(.invalid_argument, .{ .argument = "next_row" }, "row numbers end at {d}", .{live_room.root.next_row_max});
+    if (next_row > live_room.manifest.next_row_max) return fail(.invalid_argument, .{ .argument = "next_row" }, "row numbers end at {d}", .{live_room.manifest.next_row_max});
     const built: live_room.Built = .{ .kind = kind, .next_row = next_row, .schema = if (schema) |text| std.mem.span(text) else null };
-    for (self.live.parts.items) |part| if (part.ids == null) return fail(.invalid_argument, .{ .argument = "live" }, "a part has no ids attached", .{});
+    for (self.live.segments.items) |segment| if (segment.ids == null) return fail(.invalid_argument, .{ .argument = "live" }, "a part has no ids attached", .{});
     var diagnostic: Diagnostic = .{};
     self.live.begin(built, &diagnostic) catch |err| return fail_live(err, &diagnostic);
     if (self.live.options.writable and self.live.options.durability == .interval)
@@ -297,24 +297,24 @@ export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out
 }
 
 /// Rows of a view; null, and the failure was told, where pointers lack.
-fn rows_from(parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, status: *i32) ?[]live_room.Row {
+fn rows_from(segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, status: *i32) ?[]live_room.Row {
     const count: usize = @intCast(row_count);
-    if (count > 0 and (parts == null or vertices == null)) {
-        status.* = if (parts == null) common.null_argument("parts") else common.null_argument("vertices");
+    if (count > 0 and (segments == null or vertices == null)) {
+        status.* = if (segments == null) common.null_argument("parts") else common.null_argument("vertices");
         return null;
     }
     const rows = common.allocator.alloc(live_room.Row, count) catch {
         status.* = common.out_of_memory();
         return null;
     };
-    for (rows, 0..) |*row, i| row.* = .{ .part = parts.?[i], .vertex = vertices.?[i] };
+    for (rows, 0..) |*row, i| row.* = .{ .segment = segments.?[i], .vertex = vertices.?[i] };
     return rows;
 }
 
-export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
+export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
-    const rows = rows_from(parts, vertices, row_count, &status) orelse return status;
+    const rows = rows_from(segments, vertices, row_count, &status) orelse return status;
     defer common.allocator.free(rows);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
@@ -375,7 +375,7 @@ export fn velo_live_reserve(handle: ?*LiveHandle, ids: ?*const IdColumn, options
     return status_of_write(self.live.reserve(rows, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_insert_part(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, part_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
+export fn velo_live_insert_segment(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, segment_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
@@ -384,19 +384,19 @@ export fn velo_live_insert_part(handle: ?*LiveHandle, ids: ?*const IdColumn, opt
         .first = if (rows.is_numbered()) first_row else 0,
         .path = std.mem.span(path orelse return common.null_argument("path")),
         .uuid = std.mem.span(uuid orelse return common.null_argument("uuid")),
-        .ids = ids_of(part_ids) orelse return bad_ids(),
+        .ids = ids_of(segment_ids) orelse return bad_ids(),
     };
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.insert_part(call, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.insert_segment(call, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, parts: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
+export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
-    const places = rows_from(parts, vertices, rows.count, &status) orelse return status;
+    const places = rows_from(segments, vertices, rows.count, &status) orelse return status;
     defer common.allocator.free(places);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
@@ -442,16 +442,16 @@ export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
     common.write_versioned(LiveInfo, out, &.{
         .is_live = @intFromBool(info.is_live),
         .is_writable = @intFromBool(info.is_writable),
-        .part_count = @intCast(info.parts),
+        .segment_count = @intCast(info.segments),
         .generation = info.generation,
         .sequence = info.sequence,
         .rows = info.rows,
-        .dead_rows = info.dead,
+        .dead_rows = info.deleted,
         .log_bytes = info.log_bytes,
         .log_synced_bytes = info.log_synced_bytes,
         .layout = info.layout,
         .delta_rows = info.delta_rows,
-        .delta_dead_rows = info.delta_dead,
+        .delta_dead_rows = info.delta_deleted,
         .delta_bytes = info.delta_bytes,
         .delta_bytes_max = info.delta_bytes_max,
         .next_row = info.next_row,
@@ -526,7 +526,7 @@ test "a handle is asked for what it has, and refused what it has not" {
     var done: LiveDone = .{};
     try std.testing.expectEqual(1, velo_live_delete(null, &.{}, &done));
     try std.testing.expectEqual(1, velo_live_reserve(null, null, null, &done));
-    try std.testing.expectEqual(1, velo_live_insert_part(null, null, null, 0, null, null, null, &done));
+    try std.testing.expectEqual(1, velo_live_insert_segment(null, null, null, 0, null, null, null, &done));
     try std.testing.expectEqual(0, velo_live_close(null));
     var found = errors.Error{};
     try std.testing.expectEqual(0, errors.velo_last_error(&found));

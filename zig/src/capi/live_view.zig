@@ -1,4 +1,4 @@
-//! velo_live_view: what searches see of live data, and the fold that a view is the beginning of.
+//! velo_live_view: what searches see of live data, and the commit that a view is the beginning of.
 const std = @import("std");
 const base = @import("base");
 const filter_room = @import("filter");
@@ -13,7 +13,7 @@ const ok = common.ok;
 
 pub const ViewInfo = extern struct {
     struct_size: u32 = @sizeOf(ViewInfo),
-    part_count: u32 = 0,
+    segment_count: u32 = 0,
     layout: u64 = 0,
     sequence: u64 = 0,
     record_count: u32 = 0,
@@ -53,37 +53,37 @@ export fn velo_live_view_info_get(view: ?*const live_room.View, info_out: ?*View
     const out = info_out orelse return common.null_argument("info_out");
     if (out.struct_size < 8) return common.size_error("info_out", out.struct_size);
     common.write_versioned(ViewInfo, out, &.{
-        .part_count = @intCast(self.parts.len),
+        .segment_count = @intCast(self.segments.len),
         .layout = self.layout,
         .sequence = self.sequence,
         .record_count = @intCast(self.records.len),
         .delta_rows = self.rows,
-        .delta_dead_rows = self.dead.count(),
+        .delta_dead_rows = self.deleted.count(),
         .schema_version = self.schema_version,
     });
     return ok;
 }
 
-export fn velo_live_view_part(view: ?*const live_room.View, part: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
+export fn velo_live_view_segment(view: ?*const live_room.View, segment: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
     const self = view orelse return common.null_argument("view");
-    if (part >= self.parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.parts.len });
-    return live.put_names(self.parts[part].path, self.parts[part].uuid, path_out, uuid_out, capacity);
+    if (segment >= self.segments.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ segment, self.segments.len });
+    return live.put_names(self.segments[segment].path, self.segments[segment].uuid, path_out, uuid_out, capacity);
 }
 
 fn put_bits(words: []const u64, count: u64, out: [*]u8) void {
     for (0..@intCast((count + 7) / 8)) |i| out[i] = @truncate(words[i / 8] >> @intCast(8 * (i % 8)));
 }
 
-export fn velo_live_view_rows(view: ?*const live_room.View, part: u32, filter_out: ?*?*filter_room.Filter) i32 {
+export fn velo_live_view_rows(view: ?*const live_room.View, segment: u32, filter_out: ?*?*filter_room.Filter) i32 {
     const self = view orelse return common.null_argument("view");
     const out = filter_out orelse return common.null_argument("filter_out");
-    if (part >= self.parts.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ part, self.parts.len });
-    const one = &self.parts[part];
+    if (segment >= self.segments.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ segment, self.segments.len });
+    const one = &self.segments[segment];
     out.* = null;
-    const dead = one.dead orelse return ok;
+    const deleted = one.deleted orelse return ok;
     const bytes = common.allocator.alloc(u8, @intCast((one.n + 7) / 8)) catch return common.out_of_memory();
     defer common.allocator.free(bytes);
-    put_bits(dead.words, one.n, bytes.ptr);
+    put_bits(deleted.words, one.n, bytes.ptr);
     for (bytes) |*byte| byte.* = ~byte.*;
     const rest: u3 = @intCast(one.n % 8);
     if (rest != 0) bytes[bytes.len - 1] &= (@as(u8, 1) << rest) - 1;
@@ -94,7 +94,7 @@ export fn velo_live_view_rows(view: ?*const live_room.View, part: u32, filter_ou
 export fn velo_live_view_dead(view: ?*const live_room.View, bits_out: ?[*]u8) i32 {
     const self = view orelse return common.null_argument("view");
     const out = bits_out orelse return if (self.rows == 0) ok else common.null_argument("bits_out");
-    put_bits(self.dead.words, self.rows, out);
+    put_bits(self.deleted.words, self.rows, out);
     return ok;
 }
 
@@ -124,26 +124,26 @@ export fn velo_live_view_record(view: ?*const live_room.View, record: u32, recor
     return ok;
 }
 
-export fn velo_live_fold(handle: ?*LiveHandle, view: ?*const live_room.View, parts: ?[*]const u32, part_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
+export fn velo_live_commit(handle: ?*LiveHandle, view: ?*const live_room.View, segments: ?[*]const u32, segment_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
     const self = live.begun(handle) catch return errors.last_status();
     const from = view orelse return common.null_argument("view");
-    const given: []const u32 = if (parts) |numbers| numbers[0..part_count] else &.{};
+    const given: []const u32 = if (segments) |numbers| numbers[0..segment_count] else &.{};
     var word_count: usize = 0;
-    for (given, 0..) |part, i| {
-        if (part >= from.parts.len or (i > 0 and part <= given[i - 1])) return fail(.invalid_argument, .{ .argument = "parts" }, "parts ascend below {d}", .{from.parts.len});
-        word_count += base.BitSet.words_for(@intCast(from.parts[part].n));
+    for (given, 0..) |segment, i| {
+        if (segment >= from.segments.len or (i > 0 and segment <= given[i - 1])) return fail(.invalid_argument, .{ .argument = "parts" }, "parts ascend below {d}", .{from.segments.len});
+        word_count += base.BitSet.words_for(@intCast(from.segments[segment].n));
     }
     if (word_count > 0 and taken == null) return common.null_argument("taken");
     const words: []const u64 = if (taken) |bits| bits[0..word_count] else &.{};
-    var what: live_room.Fold = .{ .view = from, .parts = given, .taken = words, .with_delta = with_delta != 0, .part = null };
+    var what: live_room.Commit = .{ .view = from, .segments = given, .taken = words, .with_delta = with_delta != 0, .segment = null };
     if (path) |name| {
         const named = uuid orelse return common.null_argument("uuid");
         const column = live.ids_of(ids) orelse return live.bad_ids();
-        what.part = .{ .path = std.mem.span(name), .uuid = std.mem.span(named), .ids = column };
+        what.segment = .{ .path = std.mem.span(name), .uuid = std.mem.span(named), .ids = column };
     }
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return live.status_of_write(self.live.fold(what, &diagnostic), done_out, &diagnostic);
+    return live.status_of_write(self.live.commit(what, &diagnostic), done_out, &diagnostic);
 }
 
 test "a view that is none tells nothing" {
@@ -151,7 +151,7 @@ test "a view that is none tells nothing" {
     try std.testing.expectEqual(1, velo_live_view_info_get(null, &info));
     try std.testing.expectEqual(1, velo_live_view_take(null, null));
     try std.testing.expectEqual(0, velo_live_view_close(null));
-    try std.testing.expectEqual(1, velo_live_fold(null, null, null, 0, null, 0, null, null, null, null));
+    try std.testing.expectEqual(1, velo_live_commit(null, null, null, 0, null, 0, null, null, null, null));
     var bits: [2]u8 = undefined;
     put_bits(&.{0x0281}, 10, &bits);
     try std.testing.expectEqual([2]u8{ 0x81, 0x02 }, bits);

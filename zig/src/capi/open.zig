@@ -83,13 +83,13 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cac
     };
     return index.Reader.open(common.allocator, path, options, &diagnostic) catch |err| {
         if (err != error.BudgetTooSmall or !without_pages) return common.report_index(err, &diagnostic);
-        // Beside a part that has its links in memory one of fewer rows needs little more than its share, and gets that.
+        // Beside a segment that has its links in memory one of fewer rows needs little more than its share, and gets that.
         options.memory_bytes = diagnostic.needed_bytes;
         return index.Reader.open(common.allocator, path, options, &diagnostic) catch |another| common.report_index(another, &diagnostic);
     };
 }
 
-/// Each part is closed again where one behind it cannot be opened.
+/// Each segment is closed again where one behind it cannot be opened.
 fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) common.Failure!void {
     const threads = common.thread_count(o.threads);
     const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share, .pages_bytes = o.cache_bytes };
@@ -131,8 +131,8 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
 fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: bool, threads: u32) common.Failure!void {
     if (o.workers_of) |other| {
         const files = [_]?std.posix.fd_t{ self.files.pages.fd, self.files.vectors };
-        if (other.workers.engine.attach(&self.shared, files)) |part| {
-            self.part = part;
+        if (other.workers.engine.attach(&self.shared, files)) |segment| {
+            self.segment = segment;
             self.workers = other.workers.share();
             return;
         } else |err| switch (err) {
@@ -151,5 +151,5 @@ fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: b
         .simulated_faults = o.simulated_faults,
     });
     errdefer self.workers.release();
-    self.part = self.workers.engine.attach(&self.shared, .{ null, null }) catch return error.OutOfMemory;
+    self.segment = self.workers.engine.attach(&self.shared, .{ null, null }) catch return error.OutOfMemory;
 }

@@ -20,18 +20,18 @@ const Ticket = struct {
     fn create(number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
         const ticket = try common.allocator.create(Ticket);
         errdefer common.allocator.destroy(ticket);
-        ticket.index = arguments.parts[0].index.?;
+        ticket.index = arguments.segments[0].index.?;
         ticket.answers = call.answers_of(out);
-        const parts = try common.allocator.alloc(search.JobPart, arguments.parts.len);
-        errdefer common.allocator.free(parts);
-        ticket.job = try arguments.job_of(parts, &ticket.answers, on_done);
+        const segments = try common.allocator.alloc(search.JobSegment, arguments.segments.len);
+        errdefer common.allocator.free(segments);
+        ticket.job = try arguments.job_of(segments, &ticket.answers, on_done);
         ticket.node = .{ .number = number, .canceled = &ticket.job.canceled };
         ticket.job.queries = try common.allocator.dupe(u8, ticket.job.queries);
         errdefer common.allocator.free(ticket.job.queries);
         var copied: usize = 0;
-        errdefer for (parts[0..copied]) |part| common.allocator.free(part.filters);
-        for (parts) |*part| {
-            part.filters = try common.allocator.dupe(?*const filter_room.Filter, part.filters);
+        errdefer for (segments[0..copied]) |segment| common.allocator.free(segment.filters);
+        for (segments) |*segment| {
+            segment.filters = try common.allocator.dupe(?*const filter_room.Filter, segment.filters);
             copied += 1;
         }
         ticket.delta = null;
@@ -45,8 +45,8 @@ const Ticket = struct {
 
     fn destroy(self: *Ticket) void {
         if (self.delta) |*delta| delta.deinit();
-        for (self.job.parts) |part| common.allocator.free(part.filters);
-        common.allocator.free(self.job.parts);
+        for (self.job.segments) |segment| common.allocator.free(segment.filters);
+        common.allocator.free(self.job.segments);
         common.allocator.free(self.job.queries);
         common.allocator.destroy(self);
     }
@@ -70,17 +70,17 @@ export fn velo_submit(
     out: ?*const call.SearchOut,
     ticket_number: u64,
 ) i32 {
-    const one: call.Part = .{ .index = handle, .filters = filters };
+    const one: call.Segment = .{ .index = handle, .filters = filters };
     return common.status_of_call(submit(
-        &.{ .parts = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
+        &.{ .segments = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
         out,
         ticket_number,
     ));
 }
 
-export fn velo_submit_parts(
-    parts: ?[*]const call.Part,
-    part_count: u32,
+export fn velo_submit_segments(
+    segments: ?[*]const call.Segment,
+    segment_count: u32,
     delta: ?*const Delta,
     queries: ?*const anyopaque,
     dtype: i32,
@@ -90,19 +90,19 @@ export fn velo_submit_parts(
     out: ?*const call.SearchOut,
     ticket_number: u64,
 ) i32 {
-    const all = call.parts_of(parts, part_count) catch |err| return common.status_of_call(err);
+    const all = call.segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
     return common.status_of_call(submit(
-        &.{ .parts = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
+        &.{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
         out,
         ticket_number,
     ));
 }
 
 fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {
-    const self = try common.need("index", arguments.parts[0].index);
+    const self = try common.need("index", arguments.segments[0].index);
     const theirs = try common.need("out", out);
-    try call.enter(arguments.parts);
-    defer call.leave(arguments.parts);
+    try call.enter(arguments.segments);
+    defer call.leave(arguments.segments);
     if (arguments.query_count == 0) return report(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
     const ticket = try Ticket.create(number, arguments, &try common.read(call.SearchOut, "out", theirs));
     errdefer ticket.destroy();

@@ -20,8 +20,8 @@ pub const Error = types.Error;
 pub const vertices_max = types.vertices_max;
 pub const build = vamana.build;
 pub const build_kept = vamana.build_kept;
-pub const build_begun = vamana.build_begun;
-pub const Begun = @import("begun.zig").Begun;
+pub const build_from = vamana.build_from;
+pub const InitialGraph = @import("initial.zig").InitialGraph;
 pub const Insertion = types.Insertion;
 pub const connect = connectivity.connect;
 pub const reachable_count = connectivity.reachable_count;
@@ -40,5 +40,5 @@ test {
     std.testing.refAllDecls(@This());
     _ = @import("build_test.zig");
     _ = @import("place_test.zig");
-    _ = @import("begun_test.zig");
+    _ = @import("initial_test.zig");
 }

@@ -17,8 +17,8 @@ const Candidate = @import("search.zig").Candidate;
 const Scratch = @import("search.zig").Scratch;
 const prune = @import("prune.zig");
 const Pruner = prune.Pruner;
-const begun_room = @import("begun.zig");
-const Begun = begun_room.Begun;
+const initial_room = @import("initial.zig");
+const InitialGraph = initial_room.InitialGraph;
 const Graph = types.Graph;
 const Insertion = types.Insertion;
 const BuildOptions = types.BuildOptions;
@@ -38,14 +38,14 @@ pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: 
     };
 }
 
-/// As `build`, from what a former graph knew of vertices that stayed (begun.zig): their lists are mended where neighbors
+/// As `build`, from what a former graph knew of vertices that stayed (initial.zig): their lists are mended where neighbors
 /// are gone, and only the other vertices are inserted. It takes `begun.graph`.
-pub fn build_begun(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, begun: *Begun) types.Error!Graph {
-    try begun_room.mend(Distances, distances, begun, options);
+pub fn build_from(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, initial: *InitialGraph) types.Error!Graph {
+    try initial_room.mend(Distances, distances, initial, options);
     var own = options;
-    own.entry = options.entry orelse begun_room.entry(Distances, distances, &begun.graph, options.seed);
-    var stayed: begun_room.Stayed = .{};
-    return build_over(Distances, allocator, distances, own, begun.take_graph(), true, &stayed) catch |err| switch (err) {
+    own.entry = options.entry orelse initial_room.entry(Distances, distances, &initial.graph, options.seed);
+    var stayed: initial_room.Stayed = .{};
+    return build_over(Distances, allocator, distances, own, initial.take_graph(), true, &stayed) catch |err| switch (err) {
         error.NotKept => unreachable, // nothing is kept
         else => |other| other,
     };
@@ -75,7 +75,7 @@ pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distan
 }
 
 /// `given` is freed where nothing comes of it.
-fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, given: Graph, is_begun: bool, keeper: anytype) (types.Error || error{NotKept})!Graph {
+fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, given: Graph, is_initial: bool, keeper: anytype) (types.Error || error{NotKept})!Graph {
     const n: u32 = @intCast(distances.n);
     assert(n <= types.vertices_max);
     assert(options.degree >= 2 and options.degree <= std.math.maxInt(u8));
@@ -95,7 +95,7 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
 
         var insertion: Insertion = .{ .graph = &graph, .order = builder.order, .radii = builder.radii, .inserted = 0 };
         try keeper.restore(&insertion);
-        if (is_begun) builder.stayed = insertion.inserted;
+        if (is_initial) builder.stayed = insertion.inserted;
         builder.cursor.store(insertion.inserted, .monotonic);
         if (options.progress) |progress| _ = progress.fetchAdd(insertion.inserted, .monotonic);
         if (insertion.inserted < alone_max) {
@@ -233,8 +233,8 @@ fn Builder(comptime Distances: type) type {
         fn insert(self: *Self, tools: *Tools, vertex: u32) void {
             const scratch = &tools.scratch;
             if (vertex == self.graph.entry) return;
-            var starts: [begun_room.starts_max]u32 = undefined;
-            const from = if (self.stayed == 0) &.{self.graph.entry} else begun_room.starts(self.order, self.stayed, self.cursor.load(.monotonic), &starts);
+            var starts: [initial_room.starts_max]u32 = undefined;
+            const from = if (self.stayed == 0) &.{self.graph.entry} else initial_room.starts(self.order, self.stayed, self.cursor.load(.monotonic), &starts);
             scratch.begin(self.distances, vertex, from);
             scratch.walk(self.distances, self, tools.buffer);
             const candidates = scratch.expanded[0..scratch.expanded_len];

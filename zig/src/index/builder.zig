@@ -17,11 +17,11 @@ const resume_room = @import("resume.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
-const Former = @import("former.zig").Former;
+const WarmStart = @import("warm_start.zig").WarmStart;
 const option_room = @import("options.zig");
 const reader = @import("reader.zig");
 const clusters = @import("clusters.zig");
-const Partly = @import("former.zig").Partly;
+const Partly = @import("warm_start.zig").Partly;
 const PageWalk = reader.PageWalk;
 const ListFile = work.ListFile;
 const Control = option_room.Control;
@@ -72,9 +72,9 @@ pub const Builder = struct {
     encoders: []EncodeThread,
     order: ?[]u32 = null,
     /// An index whose graph this one goes on from.
-    former: ?Former = null,
+    warm_start: ?WarmStart = null,
     /// Its codes, where they tell of rows what nothing else does.
-    former_codes: ?FormerCodes = null,
+    warm_start_codes: ?WarmStartCodes = null,
     /// Which index that is.
     coded_like: u64 = 0,
     written: ?writer.Written = null,
@@ -156,8 +156,8 @@ pub const Builder = struct {
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
-        self.close_former_codes();
-        if (self.former) |*former| former.deinit(allocator);
+        self.close_warm_start_codes();
+        if (self.warm_start) |*warm_start| warm_start.deinit(allocator);
         if (self.written) |*written| written.deinit(allocator);
         base.free_untouched(allocator, self.sample);
         if (self.centers) |*centers| centers.deinit(allocator);
@@ -186,12 +186,12 @@ pub const Builder = struct {
     /// vertices, `Former.gone` where it has none. Said before any row, since memory is shared out by it; its
     /// lists are read by `run`.
     pub fn go_on_from(self: *Builder, path: []const u8, rows: []const u32, diagnostic: *Diagnostic) Error!void {
-        const former = try Former.init(self.allocator, path, rows, &self.options, diagnostic);
-        self.close_former_codes();
-        if (self.former) |*before| before.deinit(self.allocator);
-        self.former = former;
-        self.former_codes = try FormerCodes.open(self.allocator, &self.former.?, &self.options, self.params, diagnostic);
-        if (self.former_codes) |*codes| {
+        const warm_start = try WarmStart.init(self.allocator, path, rows, &self.options, diagnostic);
+        self.close_warm_start_codes();
+        if (self.warm_start) |*before| before.deinit(self.allocator);
+        self.warm_start = warm_start;
+        self.warm_start_codes = try WarmStartCodes.open(self.allocator, &self.warm_start.?, &self.options, self.params, diagnostic);
+        if (self.warm_start_codes) |*codes| {
             const rotation = try quant.Rotation.init(self.allocator, self.options.dim, codes.opened.header.rotation_seed);
             self.rotation.deinit(self.allocator);
             self.rotation = rotation;
@@ -200,13 +200,13 @@ pub const Builder = struct {
         }
         if (self.plan.partitions == 0) return;
         self.plan.goes_on = false;
-        const beside = former.beside(self.options.degree) orelse return;
+        const beside = warm_start.beside(self.options.degree) orelse return;
         if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| self.plan = plan;
     }
 
-    fn close_former_codes(self: *Builder) void {
-        if (self.former_codes) |*codes| codes.deinit();
-        self.former_codes = null;
+    fn close_warm_start_codes(self: *Builder) void {
+        if (self.warm_start_codes) |*codes| codes.deinit();
+        self.warm_start_codes = null;
     }
 
     // ---- first pass ----
@@ -253,7 +253,7 @@ pub const Builder = struct {
         if (self.options.metric == .l2) self.remote_norm2 = try space.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try space.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
-        if (self.former_codes) |*codes| if (try codes.centers_for(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) |centers| {
+        if (self.warm_start_codes) |*codes| if (try codes.centers_for(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) |centers| {
             self.centers.?.deinit(self.allocator);
             self.centers = centers;
             @memcpy(self.mean, codes.opened.mean);
@@ -396,8 +396,8 @@ pub const Builder = struct {
     fn begin_encoding(self: *Builder, diagnostic: *Diagnostic) Error!void {
         const n: u32 = @intCast(self.options.n);
         const row_bytes = work.row_bytes_of(self.params);
-        const former_bytes = if (self.former) |*former| former.memory_bytes(self.options.degree) + former.codes_bytes(self.params) else 0;
-        const held = option_room.held(self.options, self.plan, self.params, row_bytes, former_bytes);
+        const warm_start_bytes = if (self.warm_start) |*warm_start| warm_start.memory_bytes(self.options.degree) + warm_start.codes_bytes(self.params) else 0;
+        const held = option_room.held(self.options, self.plan, self.params, row_bytes, warm_start_bytes);
         self.work_codes = .init(try self.work_file(work.codes_name, held.codes, self.options.n * row_bytes, diagnostic), self.params);
         self.work_points = if (held.points) try work.PointsFile.hold(self.allocator, n, self.params.dim) else .init(try self.work_file(work.points_name, false, 0, diagnostic), self.params.dim);
         const vector_bytes = self.options.dim * self.options.dtype.bytes();
@@ -449,7 +449,7 @@ pub const Builder = struct {
                 const count = @min(run_rows, row_count - at);
                 if (count == 0) break;
                 encoder.start(self, rows + at * row_stride, row_stride, self.added + at, @intCast(count));
-                if (self.former_codes) |*codes| try codes.fill(encoder, diagnostic);
+                if (self.warm_start_codes) |*codes| try codes.fill(encoder, diagnostic);
                 used += 1;
                 at += count;
             }
@@ -486,7 +486,7 @@ pub const Builder = struct {
             return error.InvalidArgument;
         }
         const n = self.options.n;
-        self.close_former_codes();
+        self.close_warm_start_codes();
         if (self.written != null) return self.control.enter(.commit, n);
         if (self.plan.partitions > 0) try self.run_partitioned(diagnostic) else try self.run_whole(diagnostic);
         if (!self.options.transient) try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
@@ -755,7 +755,7 @@ const EncodeThread = struct {
 // them, with the mean, the rotation and the centers that they were made with: their rows lose nothing, however often they
 // are built again. The rows that come with them are what the codes tell (reader.zig, `decode_vectors`).
 
-const FormerCodes = struct {
+const WarmStartCodes = struct {
     allocator: std.mem.Allocator,
     /// The walk points to it, so it must not move.
     opened: *reader.Reader,
@@ -780,15 +780,15 @@ const FormerCodes = struct {
     const spread_rounding = 1e-9;
 
     /// Null where its codes say nothing here: bits are others, or vectors that are stored say more.
-    pub fn open(allocator: std.mem.Allocator, former: *const Former, options: *const Options, params: quant.CodeParams, diagnostic: *Diagnostic) Error!?FormerCodes {
-        if (options.store_vectors or !ascend(former.rows)) return null;
+    pub fn open(allocator: std.mem.Allocator, warm_start: *const WarmStart, options: *const Options, params: quant.CodeParams, diagnostic: *Diagnostic) Error!?WarmStartCodes {
+        if (options.store_vectors or !ascend(warm_start.rows)) return null;
         const opened = try allocator.create(reader.Reader);
         var kept = false;
         defer if (!kept) allocator.destroy(opened);
-        opened.* = try .open(allocator, former.path, .{ .links = .on_disk, .codes = false }, diagnostic);
+        opened.* = try .open(allocator, warm_start.path, .{ .links = .on_disk, .codes = false }, diagnostic);
         defer if (!kept) opened.deinit();
         const header = &opened.header;
-        if (opened.vectors != null or header.n != former.rows.len or header.dim_in != options.dim or opened.metric != options.metric or
+        if (opened.vectors != null or header.n != warm_start.rows.len or header.dim_in != options.dim or opened.metric != options.metric or
             header.memory_bits != params.memory_bits or header.record_bits != params.record_bits) return null;
         const file = opened.manifest().file(files.file_codes).?; // it was opened
         const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
@@ -798,10 +798,10 @@ const FormerCodes = struct {
         if (!files.all_finite(centers)) return files.bad_file(diagnostic, file.name);
         const walk = try PageWalk.init(allocator, opened);
         kept = true;
-        return .{ .allocator = allocator, .opened = opened, .mapped = mapped, .walk = walk, .rows = former.rows, .centers = centers };
+        return .{ .allocator = allocator, .opened = opened, .mapped = mapped, .walk = walk, .rows = warm_start.rows, .centers = centers };
     }
 
-    pub fn deinit(self: *FormerCodes) void {
+    pub fn deinit(self: *WarmStartCodes) void {
         self.walk.deinit();
         self.mapped.free();
         self.opened.deinit();
@@ -811,7 +811,7 @@ const FormerCodes = struct {
     fn ascend(rows: []const u32) bool {
         var last: ?u32 = null;
         for (rows) |row| {
-            if (row == Former.gone) continue;
+            if (row == WarmStart.removed) continue;
             if (last != null and row <= last.?) return false;
             last = row;
         }
@@ -820,7 +820,7 @@ const FormerCodes = struct {
 
     /// Its centers and others beside them, for the rows of `sample`; null where they are too far from these rows, so that its
     /// codes are made anew around `fresh` ones. Those were made of the sample around the mean `mean`; the rotation is the same.
-    fn centers_for(self: *const FormerCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
+    fn centers_for(self: *const WarmStartCodes, rotation: *const quant.Rotation, mean: []const f32, fresh: *const quant.Centers, sample: []const f32) error{OutOfMemory}!?quant.Centers {
         const dim = fresh.dim;
         const scratch = try self.allocator.alloc(f32, dim + mean.len + self.centers.len);
         defer self.allocator.free(scratch);
@@ -842,7 +842,7 @@ const FormerCodes = struct {
     }
 
     /// Copies the codes of those rows of a run that it has, which the thread then leaves as they are. Runs come in order.
-    pub fn fill(self: *FormerCodes, thread: *EncodeThread, diagnostic: *Diagnostic) Error!void {
+    pub fn fill(self: *WarmStartCodes, thread: *EncodeThread, diagnostic: *Diagnostic) Error!void {
         const header = &self.opened.header;
         const tan2_upper = @as(f64, header.tan_upper) * header.tan_upper;
         const tan2_full = @as(f64, header.tan_full) * header.tan_full;
@@ -865,12 +865,12 @@ const FormerCodes = struct {
         }
     }
 
-    fn vertex_of(self: *FormerCodes, row: u64) ?u32 {
-        while (self.next < self.rows.len and (self.rows[self.next] == Former.gone or self.rows[self.next] < row)) self.next += 1;
+    fn vertex_of(self: *WarmStartCodes, row: u64) ?u32 {
+        while (self.next < self.rows.len and (self.rows[self.next] == WarmStart.removed or self.rows[self.next] < row)) self.next += 1;
         return if (self.next < self.rows.len and self.rows[self.next] == row) self.next else null;
     }
 
-    fn copy(self: *FormerCodes, vertex: u32, out: []u8, diagnostic: *Diagnostic) Error!f32 {
+    fn copy(self: *WarmStartCodes, vertex: u32, out: []u8, diagnostic: *Diagnostic) Error!f32 {
         if (self.page == null or !self.page.?.has(vertex)) {
             self.page = null;
             self.walk.seek(self.opened.directory.page_of(vertex));
@@ -892,7 +892,7 @@ const FormerCodes = struct {
         return quant.PositiveFloat.decode(@intCast(pair >> 16));
     }
 
-    fn forget(self: *FormerCodes, vertex: u32) void {
+    fn forget(self: *WarmStartCodes, vertex: u32) void {
         if (vertex - self.forgotten < forgotten_rows) return;
         const header = &self.opened.header;
         for ([_]u64{ header.codes_offset(), header.factors_offset(), header.center_ids_offset() }, [_]u64{ header.code_bytes(), 4, 1 }) |begin, each|
@@ -927,8 +927,8 @@ fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: 
         .last_us = base.nowMicros(),
     };
     if (try keeper.load_whole(n, builder.options.degree)) |built| return built;
-    if (builder.former) |*former| if (has_room_for(builder, former)) {
-        var built = try link_on(builder, former, n, codes, diagnostic);
+    if (builder.warm_start) |*warm_start| if (has_room_for(builder, warm_start)) {
+        var built = try link_on(builder, warm_start, n, codes, diagnostic);
         errdefer built.deinit(builder.allocator);
         if (!builder.options.transient) try keeper.save_whole(&built);
         return built;
@@ -949,24 +949,24 @@ fn link_anew(builder: *Builder, points: *const quant.BuildCodes, options: graph.
     return graph.build_kept(quant.ProductCodes, builder.allocator, &.of(points), options, keeper);
 }
 
-fn has_room_for(builder: *const Builder, former: *const Former) bool {
+fn has_room_for(builder: *const Builder, warm_start: *const WarmStart) bool {
     const limit = builder.options.memory_bytes;
-    return limit == 0 or option_room.memory_whole(builder.options, builder.params.dim) + former.memory_bytes(builder.options.degree) <= limit;
+    return limit == 0 or option_room.memory_whole(builder.options, builder.params.dim) + warm_start.memory_bytes(builder.options.degree) <= limit;
 }
 
 /// The lists are read before the points: what reading takes is given back by then.
-fn link_on(builder: *Builder, former: *const Former, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
-    var begun = try former.begin(builder.allocator, &builder.options, diagnostic);
-    defer begun.deinit(builder.allocator);
+fn link_on(builder: *Builder, warm_start: *const WarmStart, n: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Graph {
+    var initial = try warm_start.begin(builder.allocator, &builder.options, diagnostic);
+    defer initial.deinit(builder.allocator);
     try builder.control.check();
     const points = try load_points(builder, n, codes, diagnostic);
-    return go_on(builder, points, graph_options(builder, builder.options.seed), &begun) catch |err| graph_error(diagnostic, err);
+    return go_on(builder, points, graph_options(builder, builder.options.seed), &initial) catch |err| graph_error(diagnostic, err);
 }
 
 /// The graph of rows that goes on from what has begun.
-fn go_on(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, begun: *graph.Begun) graph.Error!graph.Graph {
-    if (builder.options.metric != .ip) return graph.build_begun(quant.BuildCodes, builder.allocator, points, options, begun);
-    return graph.build_begun(quant.ProductCodes, builder.allocator, &.of(points), options, begun);
+fn go_on(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, initial: *graph.InitialGraph) graph.Error!graph.Graph {
+    if (builder.options.metric != .ip) return graph.build_from(quant.BuildCodes, builder.allocator, points, options, initial);
+    return graph.build_from(quant.ProductCodes, builder.allocator, &.of(points), options, initial);
 }
 
 pub fn graph_options(builder: *Builder, seed: u64) graph.BuildOptions {
@@ -1015,7 +1015,7 @@ fn place_whole(builder: *Builder, built: *const graph.Graph, points: *const quan
 }
 
 fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
-    if (builder.former) |*former| return former.order(builder.allocator, built);
+    if (builder.warm_start) |*warm_start| return warm_start.order(builder.allocator, built);
     const first = try place_points(builder, built, points, page_bytes, sizes, true, diagnostic);
     base.free_untouched(builder.allocator, first.page_first);
     return first.order;
@@ -1146,12 +1146,12 @@ pub const Partitions = struct {
             for (self.clusters.homes, self.clusters.guests) |home, guest| inserted += @as(u64, @intFromBool(home < done)) + @intFromBool(guest < done);
             builder.control.done.store(inserted, .monotonic);
         }
-        var former: ?Partly = if (builder.plan.goes_on) try .init(&builder.former.?, self.allocator, &builder.options, self.diagnostic) else null;
-        defer if (former) |*lists| lists.deinit();
+        var warm_start: ?Partly = if (builder.plan.goes_on) try .init(&builder.warm_start.?, self.allocator, &builder.options, self.diagnostic) else null;
+        defer if (warm_start) |*lists| lists.deinit();
         var saved_us = base.nowMicros();
         while (done < self.count) {
             try builder.control.check();
-            try self.build_part(done, if (former) |*lists| lists else null, &parts);
+            try self.build_part(done, if (warm_start) |*lists| lists else null, &parts);
             done += 1;
             offsets[done] = parts.bytes + parts.used;
             const due = base.nowMicros() - saved_us >= @as(u64, builder.options.checkpoint_ms) * std.time.us_per_ms;
@@ -1165,19 +1165,19 @@ pub const Partitions = struct {
         return parts;
     }
 
-    fn build_part(self: *Partitions, partition: u32, former: ?*Partly, parts: *work.GrowingFile) Error!void {
+    fn build_part(self: *Partitions, partition: u32, warm_start: ?*Partly, parts: *work.GrowingFile) Error!void {
         const builder = self.builder;
         const rows = try self.members(partition, true);
         defer self.allocator.free(rows);
         if (rows.len == 0) return;
-        var begun: ?graph.Begun = if (former) |lists| try lists.begin(rows, builder.plan.gone_max, builder.options.degree, self.diagnostic) else null;
-        defer if (begun) |*lists| lists.deinit(self.allocator);
+        var initial: ?graph.InitialGraph = if (warm_start) |lists| try lists.begin(rows, builder.plan.removed_max, builder.options.degree, self.diagnostic) else null;
+        defer if (initial) |*lists| lists.deinit(self.allocator);
         var codes = try self.load(rows);
         defer codes.deinit();
         var options = graph_options(builder, builder.options.seed +% partition);
         // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
         if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
-        const linked = if (begun) |*lists|
+        const linked = if (initial) |*lists|
             go_on(builder, &codes, options, lists)
         else if (builder.options.metric == .ip)
             graph.build(quant.ProductCodes, self.allocator, &.of(&codes), options)

@@ -8,13 +8,13 @@ pub const Metric = space.Metric;
 pub const Dtype = space.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
-pub const Former = @import("former.zig").Former;
+pub const WarmStart = @import("warm_start.zig").WarmStart;
 pub const recommit = @import("committed.zig").recommit;
 pub const space = @import("space.zig");
 pub const store_calibration = @import("committed.zig").store_calibration;
 pub const vectors = @import("vectors.zig");
 pub const trim = @import("lists_in_memory.zig");
-pub const page_ways = @import("page_ways.zig");
+pub const block_adjacency = @import("block_adjacency.zig");
 pub const verify = @import("committed.zig").verify;
 
 test {
@@ -26,10 +26,10 @@ test {
     _ = @import("folder.zig");
     _ = @import("work.zig");
     _ = @import("resume.zig");
-    _ = @import("former.zig");
+    _ = @import("warm_start.zig");
     _ = space;
     _ = trim;
-    _ = page_ways;
+    _ = block_adjacency;
     _ = vectors;
     _ = @import("committed.zig");
     _ = @import("index_test.zig");

@@ -5,7 +5,7 @@ const base = @import("base");
 const Builder = @import("builder.zig").Builder;
 const Options = @import("builder.zig").Options;
 const Reader = @import("reader.zig").Reader;
-const page_ways = @import("page_ways.zig");
+const block_adjacency = @import("block_adjacency.zig");
 const reader = @import("reader.zig");
 const space = @import("space.zig");
 const files = @import("files.zig");
@@ -84,11 +84,11 @@ test "where links of vertices have no room, stretches share lists: of other page
     const least = blk: {
         var opened = try Reader.open(testing.allocator, place.path, .{ .links_kept = 8 }, &diagnostic);
         defer opened.deinit();
-        try testing.expectEqual(null, opened.page_ways);
+        try testing.expectEqual(null, opened.block_adjacency);
         break :blk opened.memory_codes_bytes() + opened.memory_pages_bytes();
     };
-    for (page_ways.shapes) |shape| {
-        const needed = least + page_ways.estimate_bytes(shape, n);
+    for (block_adjacency.shapes) |shape| {
+        const needed = least + block_adjacency.estimate_bytes(shape, n);
         for ([_]reader.Options{ .{ .memory_bytes = needed, .threads = 2 }, .{ .links_kept = shape.kept() } }) |options| {
             var opened = try Reader.open(testing.allocator, place.path, options, &diagnostic);
             defer opened.deinit();
@@ -97,11 +97,11 @@ test "where links of vertices have no room, stretches share lists: of other page
             try testing.expect(least + opened.memory_links_bytes() <= needed);
             const planned = (try opened.links_within(needed, &diagnostic)).?;
             try testing.expectEqual(shape.kept(), planned.kept);
-            const ways = &opened.page_ways.?;
+            const block_links = &opened.block_adjacency.?;
             var stretch: u32 = 0;
             while (stretch * shape.stretch < n) : (stretch += 1) {
                 var ids: [layout.adjacency.neighbors_max]u32 = undefined;
-                const found = try ways.decode(stretch, &ids);
+                const found = try block_links.decode(stretch, &ids);
                 try testing.expect(found.len > 0 and found.len <= shape.links);
                 var before: ?u32 = null;
                 for (found) |id| {
@@ -114,7 +114,7 @@ test "where links of vertices have no room, stretches share lists: of other page
             }
         }
     }
-    const few = least + page_ways.estimate_bytes(page_ways.shapes[page_ways.shapes.len - 1], n);
+    const few = least + block_adjacency.estimate_bytes(block_adjacency.shapes[block_adjacency.shapes.len - 1], n);
     for ([_]u64{ least + 500, 500 }) |memory_bytes| {
         try testing.expectError(error.BudgetTooSmall, Reader.open(testing.allocator, place.path, .{ .memory_bytes = memory_bytes }, &diagnostic));
         try testing.expectEqual(few, diagnostic.needed_bytes);
@@ -417,11 +417,11 @@ test "codes tell vectors as well as they promise, and an index made of them and 
         try testing.expectError(error.InvalidArgument, opened.decode_vectors(&.{n}, some[0..dim], &diagnostic));
 
         // A seventh of them goes, others come.
-        const gone = std.math.maxInt(u32);
+        const removed = std.math.maxInt(u32);
         var new_rows: [n]u32 = undefined;
         var stayed: u32 = 0;
         for (&new_rows, 0..) |*row, vertex| {
-            row.* = if (vertex % 7 == 2) gone else stayed;
+            row.* = if (vertex % 7 == 2) removed else stayed;
             stayed += @intFromBool(vertex % 7 != 2);
         }
         const came: u32 = switch (kind) {
@@ -431,7 +431,7 @@ test "codes tell vectors as well as they promise, and an index made of them and 
         };
         const all = try random_rows(testing.allocator, stayed + came, dim, 6);
         defer testing.allocator.free(all);
-        for (new_rows, 0..) |row, vertex| if (row != gone) @memcpy(all[row * dim ..][0..dim], decoded[vertex * dim ..][0..dim]);
+        for (new_rows, 0..) |row, vertex| if (row != removed) @memcpy(all[row * dim ..][0..dim], decoded[vertex * dim ..][0..dim]);
         if (kind != .near) for (all[stayed * dim ..], 0..) |*x, i| {
             x.* = if (i % dim == 1) 40 + x.* else x.* / 8;
         };
@@ -476,13 +476,13 @@ test "codes tell vectors as well as they promise, and an index made of them and 
 /// Rows that come: like those that are there; far from these, and as many; or too few to have centers of their own.
 const Came = enum { near, far, few_far };
 
-const FormerOf = struct { path: []const u8, rows: []const u32 };
+const WarmStartOf = struct { path: []const u8, rows: []const u32 };
 
 /// Builds; returns the row of every vertex, the caller's.
-fn built_order(path: []const u8, options: Options, rows: []const f32, former: ?FormerOf, diagnostic: *Diagnostic) ![]u32 {
+fn built_order(path: []const u8, options: Options, rows: []const f32, warm_start: ?WarmStartOf, diagnostic: *Diagnostic) ![]u32 {
     const builder = try Builder.open(testing.allocator, path, options, diagnostic);
     defer builder.close();
-    if (former) |one| try builder.go_on_from(one.path, one.rows, diagnostic);
+    if (warm_start) |one| try builder.go_on_from(one.path, one.rows, diagnostic);
     const bytes: [*]const u8 = @ptrCast(rows.ptr);
     try builder.scan(bytes, options.n, options.dim * 4, diagnostic);
     try builder.add(bytes, options.n, options.dim * 4, diagnostic);

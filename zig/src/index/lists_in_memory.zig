@@ -1,5 +1,5 @@
 //! Lists of links for memory, made of those of links.bin as an index is opened: shorter ones, or ones that
-//! vertices share (page_ways.zig). Those say which links a list has; here several threads encode them, each a run of lists
+//! vertices share (block_adjacency.zig). Those say which links a list has; here several threads encode them, each a run of lists
 //! into a heap of its own, and the heaps are laid end to end.
 //!
 //! A chooser is `Chooser.init(allocator, source)`, one a thread. Of its source, `first(list)` is the vertex that the gaps of a

@@ -98,11 +98,11 @@ pub const Plan = struct {
     members_max: u32 = 0,
     /// Partitions go on from the lists of a former index, with so many of the rows that are gone at a time.
     goes_on: bool = false,
-    gone_max: u64 = 0,
+    removed_max: u64 = 0,
 };
 
 /// Memory of a former index while partitions go on from its lists: bytes, and bytes of each member of a partition.
-pub const Beside = struct { bytes: u64, member_bytes: u64, gone_per_member: f64 };
+pub const Beside = struct { bytes: u64, member_bytes: u64, removed_per_member: f64 };
 
 /// Of a row in a graph under construction: its code, its factors, its list, and what insertion or placement keep of it.
 fn member_bytes(options: Options, dim_code: u32) u64 {
@@ -126,13 +126,13 @@ pub fn memory_whole(options: Options, dim_code: u32) u64 {
 }
 
 /// The work that a transient build holds in memory.
-pub const Held = struct { points: bool = false, codes: bool = false, vectors: bool = false };
+pub const ListContains = struct { points: bool = false, codes: bool = false, vectors: bool = false };
 
 /// Points take no more than the graph stage does anyway, but earlier: while a former index is read, which takes `former_bytes`.
-pub fn held(options: Options, built: Plan, params: quant.CodeParams, code_row_bytes: u64, former_bytes: u64) Held {
+pub fn held(options: Options, built: Plan, params: quant.CodeParams, code_row_bytes: u64, warm_start_bytes: u64) ListContains {
     if (!options.transient or built.partitions > 0) return .{};
     const limit = if (options.memory_bytes == 0) std.math.maxInt(u64) else options.memory_bytes;
-    var left = std.math.sub(u64, limit, memory_whole(options, params.dim) + former_bytes) catch return .{};
+    var left = std.math.sub(u64, limit, memory_whole(options, params.dim) + warm_start_bytes) catch return .{};
     const codes = options.n * code_row_bytes <= left;
     if (codes) left -= options.n * code_row_bytes;
     return .{ .points = true, .codes = codes, .vectors = codes and options.n * options.dim * options.dtype.bytes() <= left };
@@ -178,7 +178,7 @@ pub fn plan_beside(options: Options, dim_code: u32, beside: Beside) ?Plan {
     if (left / (each + @sizeOf(u32)) < @max(members_least, members_for(options.n, partitions_max))) return null;
     var found = partitioned(options, left, each);
     found.goes_on = true;
-    found.gone_max = @intFromFloat(@ceil(beside.gone_per_member * @as(f64, @floatFromInt(found.members_max))));
+    found.removed_max = @intFromFloat(@ceil(beside.removed_per_member * @as(f64, @floatFromInt(found.members_max))));
     return found;
 }
 

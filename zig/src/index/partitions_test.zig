@@ -9,7 +9,7 @@ const reader = @import("reader.zig");
 const space = @import("space.zig");
 const Builder = @import("builder.zig").Builder;
 const graph_stage = @import("builder.zig");
-const Former = @import("former.zig").Former;
+const WarmStart = @import("warm_start.zig").WarmStart;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Options = option_room.Options;
 const Partitions = @import("builder.zig").Partitions;
@@ -196,20 +196,20 @@ fn expect_good_graph(builder: *Builder, diagnostic: *Diagnostic) !void {
 
 test "partitions go on from the lists of a former index, of which some rows are gone" {
     for ([_]Kind{ .clustered, .equal, .two_places }) |kind| {
-        var former: Case = undefined;
-        try former.init(kind, small.n, small.dim);
-        defer former.deinit();
-        errdefer std.debug.print("{t}: {s}\n", .{ kind, former.diagnostic.message() });
+        var warm_start: Case = undefined;
+        try warm_start.init(kind, small.n, small.dim);
+        defer warm_start.deinit();
+        errdefer std.debug.print("{t}: {s}\n", .{ kind, warm_start.diagnostic.message() });
         // All but the last thousand rows were there, and each tenth of them is gone.
         var options = small;
         options.n = small.n - 1000;
         var rows: [small.n - 1000]u32 = undefined;
         {
-            const builder = try former.encoded(options);
+            const builder = try warm_start.encoded(options);
             defer builder.close();
-            try builder.run(&former.diagnostic);
-            try builder.commit(&.{}, null, &former.diagnostic);
-            for (builder.order.?, &rows) |row, *to| to.* = if (row % 10 == 0) Former.gone else row - row / 10 - 1;
+            try builder.run(&warm_start.diagnostic);
+            try builder.commit(&.{}, null, &warm_start.diagnostic);
+            for (builder.order.?, &rows) |row, *to| to.* = if (row % 10 == 0) WarmStart.removed else row - row / 10 - 1;
         }
         var case: Case = undefined;
         try case.init(kind, small.n, small.dim);
@@ -217,14 +217,14 @@ test "partitions go on from the lists of a former index, of which some rows are 
         options.n = 0;
         for (0..small.n) |row| {
             if (row % 10 == 0 and row < rows.len) continue;
-            @memcpy(case.rows[options.n * small.dim ..][0..small.dim], former.rows[row * small.dim ..][0..small.dim]);
+            @memcpy(case.rows[options.n * small.dim ..][0..small.dim], warm_start.rows[row * small.dim ..][0..small.dim]);
             options.n += 1;
         }
         options.memory_bytes = 4 * tight(options).memory_bytes;
         const builder = try Builder.open(testing.allocator, case.path, options, &case.diagnostic);
         defer builder.close();
-        try builder.go_on_from(former.path, &rows, &case.diagnostic);
-        try testing.expect(builder.plan.partitions > 3 and builder.plan.goes_on and builder.plan.gone_max > 0);
+        try builder.go_on_from(warm_start.path, &rows, &case.diagnostic);
+        try testing.expect(builder.plan.partitions > 3 and builder.plan.goes_on and builder.plan.removed_max > 0);
         try case.fill_in(builder, options);
         try expect_good_graph(builder, &case.diagnostic);
     }

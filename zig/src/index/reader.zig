@@ -7,7 +7,7 @@ const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const page_codes = @import("page_codes.zig");
-const page_ways = @import("page_ways.zig");
+const block_adjacency = @import("block_adjacency.zig");
 const space = @import("space.zig");
 const lists_in_memory = @import("lists_in_memory.zig");
 const Vectors = @import("vectors.zig").Vectors;
@@ -59,7 +59,7 @@ pub const Reader = struct {
     links_memory: base.AlignedBytes = .empty,
     links_kept: u32 = 0,
     /// Shared links, where there is no room for those of vertices.
-    page_ways: ?page_ways.PageWays = null,
+    block_adjacency: ?block_adjacency.BlockAdjacency = null,
     /// In the place of codes and links.
     page_codes: ?page_codes.PageCodes = null,
     vectors: ?Vectors = null,
@@ -226,8 +226,8 @@ pub const Reader = struct {
     fn free_links(self: *Reader) void {
         self.links_memory.free();
         self.links = null;
-        if (self.page_ways) |*ways| ways.deinit();
-        self.page_ways = null;
+        if (self.block_adjacency) |*block_links| block_links.deinit();
+        self.block_adjacency = null;
     }
 
     fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
@@ -269,8 +269,8 @@ pub const Reader = struct {
         const room: ?u64 = if (options.memory_bytes == 0) null else options.memory_bytes - resident;
         const wanted = options.links_kept orelse if (room == null) built else @min(built, lists_in_memory.kept_enough);
         const tiers = memory[@intCast(header.resident_bytes())..];
-        if (built >= page_ways.built_min) if (page_ways.shape_of(wanted)) |shape| {
-            if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
+        if (built >= block_adjacency.built_min) if (block_adjacency.shape_of(wanted)) |shape| {
+            if (try self.load_block_links(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
             return links_too_large(self.bytes_with_links(), options.memory_bytes, diagnostic);
         };
         if (wanted > built or (wanted < built and wanted < lists_in_memory.kept_min)) {
@@ -290,9 +290,9 @@ pub const Reader = struct {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return files.bad_file(diagnostic, files.file_links),
             error.NoRoom => {
-                if (built < page_ways.built_min) return links_too_large(resident + needed, options.memory_bytes, diagnostic);
-                for (page_ways.shapes) |shape| {
-                    if (try self.load_ways(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
+                if (built < block_adjacency.built_min) return links_too_large(resident + needed, options.memory_bytes, diagnostic);
+                for (block_adjacency.shapes) |shape| {
+                    if (try self.load_block_links(&links, tiers, built, shape, room, options.threads, diagnostic)) return;
                 }
                 return links_too_large(self.bytes_with_links(), options.memory_bytes, diagnostic);
             },
@@ -303,18 +303,18 @@ pub const Reader = struct {
     }
 
     /// Shared links, which take a fraction of what those of vertices take; false where there is no room for them.
-    fn load_ways(self: *Reader, links: *const layout.links.Links, tiers: []const u8, built: u32, shape: page_ways.Shape, room: ?u64, threads: u32, diagnostic: *Diagnostic) Error!bool {
+    fn load_block_links(self: *Reader, links: *const layout.links.Links, tiers: []const u8, built: u32, shape: block_adjacency.Shape, room: ?u64, threads: u32, diagnostic: *Diagnostic) Error!bool {
         // Making them takes time, so what would not be kept is not made.
-        if (room) |bytes| if (page_ways.estimate_bytes(shape, self.n()) > bytes) return false;
-        var ways = page_ways.make(self.allocator, .{ .links = links, .tiers = tiers, .most = built, .release = files.forget }, &self.directory, shape, threads) catch |err| switch (err) {
+        if (room) |bytes| if (block_adjacency.estimate_bytes(shape, self.n()) > bytes) return false;
+        var block_links = block_adjacency.make(self.allocator, .{ .links = links, .tiers = tiers, .most = built, .release = files.forget }, &self.directory, shape, threads) catch |err| switch (err) {
             error.OutOfMemory => return error.OutOfMemory,
             error.BadList => return files.bad_file(diagnostic, files.file_links),
         };
-        if (room) |bytes| if (ways.memory_bytes() > bytes) {
-            ways.deinit();
+        if (room) |bytes| if (block_links.memory_bytes() > bytes) {
+            block_links.deinit();
             return false;
         };
-        self.page_ways = ways;
+        self.block_adjacency = block_links;
         self.links_kept = shape.kept();
         return true;
     }
@@ -326,7 +326,7 @@ pub const Reader = struct {
 
     /// Whether navigation goes through memory.
     pub fn has_links(self: *const Reader) bool {
-        return self.links != null or self.page_ways != null;
+        return self.links != null or self.block_adjacency != null;
     }
 
     /// The least that opens is what codes and page directory take, and where links must be in memory the fewest of these.
@@ -374,9 +374,9 @@ pub const Reader = struct {
 
     /// Shared links, where a budget has room for no others.
     fn ways_within(self: *const Reader, built: u32, room: ?u64) ?lists_in_memory.Choice {
-        if (built < page_ways.built_min) return null;
-        for (page_ways.shapes) |shape| {
-            const bytes = page_ways.estimate_bytes(shape, self.n());
+        if (built < block_adjacency.built_min) return null;
+        for (block_adjacency.shapes) |shape| {
+            const bytes = block_adjacency.estimate_bytes(shape, self.n());
             if (bytes <= room orelse std.math.maxInt(u64)) return .{ .kept = shape.kept(), .bytes = bytes };
         }
         return null;
@@ -419,8 +419,8 @@ pub const Reader = struct {
         const file = m.file(files.file_links) orelse return 0;
         if (m.links_built == 0) return 0;
         const vertices: u64 = self.n();
-        if (m.links_built >= page_ways.built_min)
-            return self.memory_codes_bytes() + self.memory_pages_bytes() + page_ways.estimate_bytes(page_ways.shapes[page_ways.shapes.len - 1], self.n());
+        if (m.links_built >= block_adjacency.built_min)
+            return self.memory_codes_bytes() + self.memory_pages_bytes() + block_adjacency.estimate_bytes(block_adjacency.shapes[block_adjacency.shapes.len - 1], self.n());
         const overhead = (layout.links.group_count(self.n()) + 1) * 8 + vertices;
         const rest = overhead + vertices * layout.links.tier_bytes(m.links_built);
         const kept = @min(lists_in_memory.kept_min, m.links_built);
@@ -430,7 +430,7 @@ pub const Reader = struct {
     }
 
     pub fn memory_links_bytes(self: *const Reader) u64 {
-        return self.links_memory.bytes.len + if (self.page_ways) |*ways| ways.memory_bytes() else 0;
+        return self.links_memory.bytes.len + if (self.block_adjacency) |*block_links| block_links.memory_bytes() else 0;
     }
     pub fn memory_pages_bytes(self: *const Reader) u64 {
         return self.directory.memory_bytes();

@@ -1,23 +1,23 @@
-//! The delta: rows that were written and that no part holds yet. Each record of the log that brings rows stays in memory as
-//! the log has it, so that a new log can carry it over unchanged, and a part be built from it.
+//! The delta: rows that were written and that no segment holds yet. Each record of the log that brings rows stays in memory as
+//! the log has it, so that a new log can carry it over unchanged, and a segment be built from it.
 //!
-//! A row has the number of its place. Rows are only ever added; a fold, which makes a part of the first records, begins a new
+//! A row has the number of its place. Rows are only ever added; a commit, which makes a part of the first records, begins a new
 //! delta with the others (folder.zig). Whoever looks at a delta holds it, so its records stay as long as that lasts.
 const std = @import("std");
 const base = @import("base");
 const find = @import("find.zig");
 const links_room = @import("links.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const rows_file = @import("rows.zig");
 const scan = @import("scan.zig");
 const Ids = find.Ids;
 const Rows = rows_file.Rows;
 const BitSet = base.BitSet;
 
-/// Rows of the delta have this in the place of a part's number.
-pub const part_number = std.math.maxInt(u32);
-/// A row of a part, or of the delta (`part_number`).
-pub const Row = struct { part: u32, vertex: u32 };
+/// Rows of the delta have this in the place of a segment's number.
+pub const segment_number = std.math.maxInt(u32);
+/// A row of a segment, or of the delta (`segment_number`).
+pub const Row = struct { segment: u32, vertex: u32 };
 /// Memory of a record beside its bytes, and of a row beside that: the list of records; marks, the place in the map, neighbors.
 const record_overhead = 128;
 const row_overhead = 12 + links_room.row_bytes;
@@ -31,7 +31,7 @@ pub const Record = struct {
     /// Takes the bytes over, also where it fails.
     pub fn create(allocator: std.mem.Allocator, bytes: []align(8) u8, count: u32) error{ Damaged, OutOfMemory }!*Record {
         errdefer allocator.free(bytes);
-        const rows = try rows_file.parse(@alignCast(bytes[log_file.record_header_bytes..]), count);
+        const rows = try rows_file.parse(@alignCast(bytes[wal_file.record_header_bytes..]), count);
         const self = try allocator.create(Record);
         self.* = .{ .bytes = bytes, .rows = rows };
         return self;
@@ -105,9 +105,9 @@ pub const Delta = struct {
     /// The rows that searches may see: none of a record that waits for its sync.
     shown_records: u32 = 0,
     shown_rows: u32 = 0,
-    dead: Marks = .{},
+    deleted: Marks = .{},
     /// Those and the ones whose record waits for its sync.
-    gone: Marks = .{},
+    pending_delete: Marks = .{},
     /// The newest row of each id.
     newest: std.HashMapUnmanaged(u32, void, StoredContext, std.hash_map.default_max_load_percentage) = .empty,
     links: links_room.Links = .{},
@@ -124,8 +124,8 @@ pub const Delta = struct {
         for (self.records.items) |record| record.release(allocator);
         self.records.deinit(allocator);
         self.firsts.deinit(allocator);
-        self.dead.bits.deinit(allocator);
-        self.gone.bits.deinit(allocator);
+        self.deleted.bits.deinit(allocator);
+        self.pending_delete.bits.deinit(allocator);
         self.newest.deinit(allocator);
         self.links.deinit(allocator);
         allocator.destroy(self);
@@ -158,10 +158,10 @@ pub const Delta = struct {
         try self.newest.ensureUnusedCapacityContext(allocator, count, .{ .delta = self });
         const wanted = self.rows + count;
         try self.links.reserve(allocator, wanted);
-        if (wanted > self.dead.bits.bit_length) {
-            const room = @max(wanted, self.dead.bits.bit_length *| 2);
-            try self.dead.bits.resize(allocator, room, false);
-            try self.gone.bits.resize(allocator, room, false);
+        if (wanted > self.deleted.bits.bit_length) {
+            const room = @max(wanted, self.deleted.bits.bit_length *| 2);
+            try self.deleted.bits.resize(allocator, room, false);
+            try self.pending_delete.bits.resize(allocator, room, false);
         }
     }
 
@@ -179,8 +179,8 @@ pub const Delta = struct {
             const entry = self.newest.getOrPutAssumeCapacityAdapted(asked, AskedContext{ .delta = self });
             // Of an id that a record has twice the last row counts, here and whenever the log is read again.
             if (entry.found_existing and entry.key_ptr.* >= first) {
-                _ = self.mark_gone(entry.key_ptr.*);
-                self.mark_dead(entry.key_ptr.*);
+                _ = self.mark_pending_delete(entry.key_ptr.*);
+                self.mark_deleted(entry.key_ptr.*);
             }
             entry.key_ptr.* = first + @as(u32, @intCast(i));
         }
@@ -197,19 +197,19 @@ pub const Delta = struct {
     pub fn find_row(self: *const Delta, ids: Ids, row: usize) ?u32 {
         if (self.rows == 0) return null;
         const found = self.newest.getKeyAdapted(Asked{ .ids = ids, .row = row }, AskedContext{ .delta = self }) orelse return null;
-        return if (self.gone.bits.isSet(found)) null else found;
+        return if (self.pending_delete.bits.isSet(found)) null else found;
     }
 
-    pub fn mark_gone(self: *Delta, row: u32) bool {
-        return self.gone.insert_new(row);
+    pub fn mark_pending_delete(self: *Delta, row: u32) bool {
+        return self.pending_delete.insert_new(row);
     }
 
-    pub fn unmark_gone(self: *Delta, row: u32) void {
-        self.gone.remove(row);
+    pub fn unmark_pending_delete(self: *Delta, row: u32) void {
+        self.pending_delete.remove(row);
     }
 
-    pub fn mark_dead(self: *Delta, row: u32) void {
-        _ = self.dead.insert_new(row);
+    pub fn mark_deleted(self: *Delta, row: u32) void {
+        _ = self.deleted.insert_new(row);
     }
 
     /// The records from `first` on, with their marks, as a delta of their own.
@@ -224,8 +224,8 @@ pub const Delta = struct {
         }
         for (0..rest.rows) |i| {
             const row: u32 = @intCast(i);
-            if (self.gone.bits.isSet(self_rows + row)) _ = rest.gone.insert_new(row);
-            if (self.dead.bits.isSet(self_rows + row)) _ = rest.dead.insert_new(row);
+            if (self.pending_delete.bits.isSet(self_rows + row)) _ = rest.pending_delete.insert_new(row);
+            if (self.deleted.bits.isSet(self_rows + row)) _ = rest.deleted.insert_new(row);
         }
         rest.show(self.shown_records -| first);
         return rest;
@@ -235,49 +235,49 @@ pub const Delta = struct {
     pub fn show_all(self: *Delta) void {
         self.show(@intCast(self.records.items.len));
         for (0..self.rows) |row| {
-            if (self.gone.bits.isSet(row)) self.mark_dead(@intCast(row));
+            if (self.pending_delete.bits.isSet(row)) self.mark_deleted(@intCast(row));
         }
     }
 };
 
 // ---- views ----
 //
-// A view is the state that one search sees: the parts and their dead rows, and the delta up to a row, as they were at one moment. It stays as it
+// A view is the state that one search sees: the segments and their dead rows, and the delta up to a row, as they were at one moment. It stays as it
 // is while others write, and outlives the folder that it was taken of.
 
-pub const PartView = struct {
+pub const SegmentView = struct {
     /// In the view's own memory.
     path: []const u8,
     uuid: []const u8,
     n: u64,
     /// Null: none of its rows is dead.
-    dead: ?BitSet,
+    deleted: ?BitSet,
 };
 
 pub const View = struct {
     allocator: std.mem.Allocator,
-    /// Of parts and delta: rows have other numbers once a fold has changed it.
+    /// Of segments and delta: rows have other numbers once a commit has changed it.
     layout: u64,
     delta_layout: u64,
     sequence: u64,
     /// Of the columns that its rows have.
     schema_version: u64,
-    parts: []PartView,
+    segments: []SegmentView,
     names: []u8,
     delta: *Delta,
     records: []*Record,
     rows: u32,
     /// Of the delta.
-    dead: BitSet,
+    deleted: BitSet,
     shape: scan.Shape,
 
     pub fn release(self: *View) void {
         const allocator = self.allocator;
-        for (self.parts) |*part| if (part.dead) |*set| set.deinit(allocator);
-        allocator.free(self.parts);
+        for (self.segments) |*segment| if (segment.deleted) |*set| set.deinit(allocator);
+        allocator.free(self.segments);
         allocator.free(self.names);
         allocator.free(self.records);
-        self.dead.deinit(allocator);
+        self.deleted.deinit(allocator);
         self.delta.release();
         allocator.destroy(self);
     }
@@ -307,7 +307,7 @@ test "rows are found by their ids, the newest of each, and what follows a record
         for (&ids, 0..) |*id, i| id.* = @intCast((prng.random().uintLessThan(u64, 13)) * 3 + i);
         const bytes = try rows_file.encode(allocator, .{ .kind = .numbers, .ids = .{ .numbers = &ids }, .vectors = &@as([36]u8, @splat(@intCast(turn))) }, 3);
         for (ids, 0..) |id, i| {
-            if (newest[@intCast(id)]) |row| _ = delta.mark_gone(row);
+            if (newest[@intCast(id)]) |row| _ = delta.mark_pending_delete(row);
             newest[@intCast(id)] = delta.rows + @as(u32, @intCast(i));
         }
         const record = try Record.create(allocator, bytes, 3);

@@ -1,23 +1,23 @@
 //! A folder with live data, open: to read, or to write as the only process that does.
 //!
 //! A write goes: ids are looked up, a record is appended to the log, synced where durability asks for it, applied,
-//! acknowledged. One sync serves all that wait for it. Checkpoints fold the log into new files, so it stays short.
+//! acknowledged. One sync serves all that wait for it. Checkpoints commit the log into new files, so it stays short.
 //! A sync that fails leaves the writer poisoned: the content of the device is unknown, so it writes no more until it is
 //! opened again and has read it.
 //!
-//! Opening takes three calls, since ids are in the caller's files: `open` says which parts there are, `attach` brings the
+//! Opening takes three calls, since ids are in the caller's files: `open` says which segments there are, `attach` brings the
 //! ids of each, `begin` reads tombstones and log.
 const std = @import("std");
 const base = @import("base");
-const dead_file = @import("dead.zig");
+const dead_file = @import("deleted.zig");
 const delta_room = @import("delta.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
 const linking = @import("link.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const moment = @import("moment.zig");
 const rows_file = @import("rows.zig");
-const root_file = @import("root.zig");
+const manifest_file = @import("manifest.zig");
 const scan = @import("scan.zig");
 const BitSet = base.BitSet;
 const Delta = delta_room.Delta;
@@ -27,7 +27,7 @@ const Ids = find.Ids;
 const Row = delta_room.Row;
 const View = delta_room.View;
 const file_error = diagnostics.file_error;
-const manifest = @import("layout").manifest;
+const segment_manifest = @import("layout").manifest;
 
 pub const Durability = enum(u8) {
     /// A write returns once it is on the device.
@@ -49,7 +49,7 @@ pub const Options = struct {
     seed: ?u64 = null,
 };
 
-/// Properties of an index from the files of its parts. Its root keeps it from the first write on, since parts come and go.
+/// Properties of an index from the files of its segments. Its manifest keeps it from the first write on, since segments come and go.
 pub const Built = struct {
     kind: ?rows_file.Kind = null,
     /// The number behind that of the last row, where ids are such.
@@ -97,12 +97,12 @@ pub const Info = struct {
     generation: u64,
     sequence: u64,
     layout: u64,
-    /// Of parts.
+    /// Of segments.
     rows: u64,
-    dead: u64,
-    parts: u64,
+    deleted: u64,
+    segments: u64,
     delta_rows: u64,
-    delta_dead: u64,
+    delta_deleted: u64,
     delta_bytes: u64,
     delta_bytes_max: u64,
     kind: ?rows_file.Kind,
@@ -126,31 +126,31 @@ const Numbers = struct {
     }
 };
 
-/// A call of more rows than the delta has room for; they come as a part.
+/// A call of more rows than the delta has room for; they come as a segment.
 pub const Call = struct {
-    /// Without vectors and metadata, which the part has; where the index numbers them without ids.
+    /// Without vectors and metadata, which the segment has; where the index numbers them without ids.
     rows: rows_file.Rows,
     /// Of those the number of the first, as `reserve` gave it.
     first: u64 = 0,
     /// A folder, complete and synced but for ids.find.
     path: []const u8,
     uuid: []const u8,
-    /// In the order of its vertices; borrowed until the folder closes or a fold takes the part away.
+    /// In the order of its vertices; borrowed until the folder closes or a commit takes the segment away.
     ids: find.Ids,
 };
 
-/// A part that takes the place of the parts and rows that it was made of.
-pub const Fold = struct {
+/// A segment that takes the place of the segments and rows that it was made of.
+pub const Commit = struct {
     view: *const View,
-    /// Parts of the view that the new one takes the place of; ascending.
-    parts: []const u32,
-    /// The rows of these parts that went into the new one: a bit a row, and each part begins a word. A merge that goes on
+    /// Segments of the view that the new one takes the place of; ascending.
+    segments: []const u32,
+    /// The rows of these segments that went into the new one: a bit a row, and each segment begins a word. A merge that goes on
     /// after a kill took them before the view, in which some of them may be dead.
     taken: []const u64,
     /// Whether the rows of its delta went into it as well.
     with_delta: bool,
-    /// Null: nothing lived, and no part is made.
-    part: ?struct {
+    /// Null: nothing lived, and no segment is made.
+    segment: ?struct {
         /// A folder, complete and synced but for ids.find.
         path: []const u8,
         uuid: []const u8,
@@ -158,16 +158,16 @@ pub const Fold = struct {
     },
 };
 
-/// A root holds parts and requests beside it.
-const schema_bytes_max = root_file.bytes_max / 2;
+/// A manifest holds segments and requests beside it.
+const schema_bytes_max = manifest_file.bytes_max / 2;
 const least_bytes = 4 << 20;
-const temporary = root_file.file_name ++ ".tmp";
+const temporary = manifest_file.file_name ++ ".tmp";
 
 pub fn Live(comptime Store: type) type {
     return struct {
         const Self = @This();
 
-        pub const Part = struct {
+        pub const Segment = struct {
             path: []const u8,
             uuid: []const u8,
             n: u64,
@@ -176,31 +176,31 @@ pub fn Live(comptime Store: type) type {
             finder_map: ?Store.Map = null,
             finder_owned: ?[]align(4) u8 = null,
             /// Rows that are dead: what searches leave out.
-            dead: BitSet,
-            dead_count: u64 = 0,
+            deleted: BitSet,
+            deleted_count: u64 = 0,
             /// Those and the ones whose record waits for its sync. A writer's; readers have the same as `dead`.
-            gone: BitSet,
-            /// The file that holds tombstones of this part, and how many.
+            pending_delete: BitSet,
+            /// The file that holds tombstones of this segment, and how many.
             file: ?[]const u8 = null,
             file_count: u64 = 0,
 
-            pub fn deinit(self: *Part, live: *Self) void {
+            pub fn deinit(self: *Segment, live: *Self) void {
                 const allocator = live.allocator;
                 allocator.free(self.path);
                 allocator.free(self.uuid);
                 if (self.file) |name| allocator.free(name);
                 if (self.finder_map) |bytes| live.store.unmap(bytes);
                 if (self.finder_owned) |bytes| allocator.free(bytes);
-                self.dead.deinit(allocator);
-                if (live.options.writable) self.gone.deinit(allocator);
+                self.deleted.deinit(allocator);
+                if (live.options.writable) self.pending_delete.deinit(allocator);
             }
 
-            fn bury(self: *Part, ids: Ids, row: usize, diagnostic: *Diagnostic) Error!void {
+            fn bury(self: *Segment, ids: Ids, row: usize, diagnostic: *Diagnostic) Error!void {
                 const vertex = self.finder.?.find(self.ids.?, ids, row) orelse {
                     diagnostic.say("a part was made without a row that it should have", .{});
                     return error.InvalidArgument;
                 };
-                self.gone.insert(vertex);
+                self.pending_delete.insert(vertex);
             }
         };
 
@@ -211,7 +211,7 @@ pub fn Live(comptime Store: type) type {
         store: *Store,
         options: Options,
         prng: base.Prng,
-        /// A writer's, also while it makes a new root.
+        /// A writer's, also while it makes a new manifest.
         mutex: std.Thread.Mutex = .{},
         /// Guards also what views copy, and is held for no sync: no search waits for the device. Taken after
         /// `mutex` where both are.
@@ -226,7 +226,7 @@ pub fn Live(comptime Store: type) type {
         dim: u32 = 0,
         metric: []const u8 = "",
         dtype: scan.Dtype = .f32,
-        /// The kind of ids, as far as a row or a part has told.
+        /// The kind of ids, as far as a row or a segment has told.
         kind: ?rows_file.Kind = null,
         /// Columns of the metadata, as whoever made the folder or added to them wrote them down.
         schema: ?[]const u8 = null,
@@ -238,29 +238,29 @@ pub fn Live(comptime Store: type) type {
         built: ?[]const u8 = null,
         /// Rows came since it was built: an older velo must not read it.
         has_rows: bool = false,
-        requests: root_file.Requests = .{},
+        requests: manifest_file.Requests = .{},
         generation: u64 = 0,
         next_row: u64 = 0,
         /// Below it, and of rows that are still to come: nobody was told them.
         reserved: std.ArrayList(Numbers) = .empty,
         next_file: u64 = 1,
-        parts: std.ArrayList(Part) = .empty,
+        segments: std.ArrayList(Segment) = .empty,
         delta: *delta_room.Delta,
-        /// Changes with every fold: rows have other numbers then.
+        /// Changes with every commit: rows have other numbers then.
         layout: u64 = 1,
         /// Of the delta's rows.
         delta_layout: u64 = 1,
-        /// A reader found other parts than it has open.
+        /// A reader found other segments than it has open.
         moved: bool = false,
-        /// Named by the root that was read, and until the first write not there.
-        log_name: ?[]const u8 = null,
-        log: ?Store.File = null,
-        log_header: log_file.Header = undefined,
+        /// Named by the manifest that was read, and until the first write not there.
+        wal_name: ?[]const u8 = null,
+        wal: ?Store.File = null,
+        wal_header: wal_file.Header = undefined,
         /// The offset of the first record that is a change: behind those that were carried over.
-        log_begin: u64 = 0,
-        position: log_file.Position = undefined,
+        wal_begin: u64 = 0,
+        position: wal_file.Position = undefined,
         /// The change that the tombstone files hold.
-        root_sequence: u64 = 0,
+        manifest_sequence: u64 = 0,
         sequence: u64 = 0,
         /// The last change that views show.
         shown_sequence: u64 = 0,
@@ -288,16 +288,16 @@ pub fn Live(comptime Store: type) type {
                 .delta = try .create(allocator),
             };
             errdefer self.deinit();
-            try self.read_root(diagnostic);
+            try self.read_manifest(diagnostic);
             return self;
         }
 
         /// Closes the log as it is. A writer calls `finish` before.
         pub fn deinit(self: *Self) void {
-            if (self.log) |file| self.store.close(file);
-            self.log = null;
-            self.forget_parts();
-            self.parts.deinit(self.allocator);
+            if (self.wal) |file| self.store.close(file);
+            self.wal = null;
+            self.forget_segments();
+            self.segments.deinit(self.allocator);
             self.delta.release();
             self.requests.deinit(self.allocator);
             self.reserved.deinit(self.allocator);
@@ -307,38 +307,38 @@ pub fn Live(comptime Store: type) type {
             self.built = null;
             for (self.waiting.items) |one| self.allocator.free(one.rows);
             self.waiting.deinit(self.allocator);
-            if (self.log_name) |name| self.allocator.free(name);
-            self.log_name = null;
+            if (self.wal_name) |name| self.allocator.free(name);
+            self.wal_name = null;
             self.allocator.free(self.metric);
             self.metric = "";
         }
 
-        fn forget_parts(self: *Self) void {
-            for (self.parts.items) |*part| part.deinit(self);
-            self.parts.clearRetainingCapacity();
+        fn forget_segments(self: *Self) void {
+            for (self.segments.items) |*segment| segment.deinit(self);
+            self.segments.clearRetainingCapacity();
         }
 
         pub fn shape(self: *const Self) scan.Shape {
             return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
         }
 
-        fn add_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
-            try self.parts.ensureUnusedCapacity(self.allocator, 1);
-            self.parts.appendAssumeCapacity(try self.new_part(path, uuid, n, file));
+        fn add_segment(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!void {
+            try self.segments.ensureUnusedCapacity(self.allocator, 1);
+            self.segments.appendAssumeCapacity(try self.new_segment(path, uuid, n, file));
         }
 
-        fn new_part(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!Part {
+        fn new_segment(self: *Self, path: []const u8, uuid: []const u8, n: u64, file: ?[]const u8) error{OutOfMemory}!Segment {
             const allocator = self.allocator;
-            var dead = try BitSet.init(allocator, @intCast(n));
-            errdefer dead.deinit(allocator);
-            var gone = if (self.options.writable) try BitSet.init(allocator, @intCast(n)) else dead;
-            errdefer if (self.options.writable) gone.deinit(allocator);
+            var deleted = try BitSet.init(allocator, @intCast(n));
+            errdefer deleted.deinit(allocator);
+            var pending_delete = if (self.options.writable) try BitSet.init(allocator, @intCast(n)) else deleted;
+            errdefer if (self.options.writable) pending_delete.deinit(allocator);
             const path_copy = try allocator.dupe(u8, path);
             errdefer allocator.free(path_copy);
             const uuid_copy = try allocator.dupe(u8, uuid);
             errdefer allocator.free(uuid_copy);
             const file_copy = if (file) |name| try allocator.dupe(u8, name) else null;
-            return .{ .path = path_copy, .uuid = uuid_copy, .n = n, .dead = dead, .gone = gone, .file = file_copy };
+            return .{ .path = path_copy, .uuid = uuid_copy, .n = n, .deleted = deleted, .pending_delete = pending_delete, .file = file_copy };
         }
 
         /// Sets the columns; nothing changes if they are the same.
@@ -350,9 +350,9 @@ pub fn Live(comptime Store: type) type {
             self.schema_version += 1;
         }
 
-        /// The ids of a part, in the order of its vertices; they are borrowed and must outlive this.
-        pub fn attach(self: *Self, part: usize, ids: Ids, diagnostic: *Diagnostic) Error!void {
-            const one = &self.parts.items[part];
+        /// The ids of a segment, in the order of its vertices; they are borrowed and must outlive this.
+        pub fn attach(self: *Self, segment: usize, ids: Ids, diagnostic: *Diagnostic) Error!void {
+            const one = &self.segments.items[segment];
             if (ids.len() != one.n or !ids.is_whole()) return diagnostics.damaged(diagnostic, "ids.arrow", "does not fit its index", .{});
             one.ids = ids;
         }
@@ -361,7 +361,7 @@ pub fn Live(comptime Store: type) type {
         pub fn begin(self: *Self, built: Built, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            for (self.parts.items) |part| std.debug.assert(part.ids != null);
+            for (self.segments.items) |segment| std.debug.assert(segment.ids != null);
             if (self.schema == null) if (built.schema) |text| try self.take_schema(text);
             if (self.kind == null) {
                 self.kind = built.kind;
@@ -379,51 +379,51 @@ pub fn Live(comptime Store: type) type {
             self.begun = true;
         }
 
-        // ---- what a part's files hold ----
+        // ---- what a segment's files hold ----
 
         /// The row that has this id and is not gone.
         pub fn find_row(self: *Self, asked: Ids, row: usize, diagnostic: *Diagnostic) Error!?Row {
             if (self.kind) |kind| if ((kind == .strings) != (asked == .strings)) return null;
-            if (self.delta.find_row(asked, row)) |found| return .{ .part = delta_room.part_number, .vertex = found };
-            for (self.parts.items, 0..) |*part, i| {
-                if (part.finder == null) try self.open_finder(part, diagnostic);
-                if (!part.ids.?.same_kind(asked)) continue;
-                const vertex = part.finder.?.find(part.ids.?, asked, row) orelse continue;
-                const gone = if (self.options.writable) &part.gone else &part.dead;
-                if (!gone.contains(vertex)) return .{ .part = @intCast(i), .vertex = vertex };
+            if (self.delta.find_row(asked, row)) |found| return .{ .segment = delta_room.segment_number, .vertex = found };
+            for (self.segments.items, 0..) |*segment, i| {
+                if (segment.finder == null) try self.open_finder(segment, diagnostic);
+                if (!segment.ids.?.same_kind(asked)) continue;
+                const vertex = segment.finder.?.find(segment.ids.?, asked, row) orelse continue;
+                const pending_delete = if (self.options.writable) &segment.pending_delete else &segment.deleted;
+                if (!pending_delete.contains(vertex)) return .{ .segment = @intCast(i), .vertex = vertex };
             }
             return null;
         }
 
         /// Whose id stands at `row`.
         fn id_of(self: *const Self, row: Row) find.Place {
-            if (row.part != delta_room.part_number) return .{ self.parts.items[row.part].ids.?, row.vertex };
+            if (row.segment != delta_room.segment_number) return .{ self.segments.items[row.segment].ids.?, row.vertex };
             const place = self.delta.place_of(row.vertex);
             return .{ place.record.rows.ids, place.at };
         }
 
-        fn open_finder(self: *Self, part: *Part, diagnostic: *Diagnostic) Error!void {
+        fn open_finder(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
             if (!self.is_live) { // not written yet: the first write does so
-                const bytes = try find.encode(self.allocator, part.ids.?);
-                part.finder_owned = bytes;
-                part.finder = find.Finder.parse(bytes, part.n) catch unreachable; // as we just made it
+                const bytes = try find.encode(self.allocator, segment.ids.?);
+                segment.finder_owned = bytes;
+                segment.finder = find.Finder.parse(bytes, segment.n) catch unreachable; // as we just made it
                 return;
             }
             var buffer: [128]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ part.path, find.file_name }) catch unreachable; // root.zig limits it
+            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ segment.path, find.file_name }) catch unreachable; // manifest.zig limits it
             const bytes = self.store.map(name) catch |err| return switch (@as(anyerror, err)) {
                 error.FileNotFound => diagnostics.damaged(diagnostic, name, "is missing", .{}),
                 error.EndOfStream => diagnostics.damaged(diagnostic, name, "is empty", .{}),
                 else => file_error(diagnostic, name, "map", err),
             };
-            part.finder = find.Finder.parse(@alignCast(bytes), part.n) catch |err| {
+            segment.finder = find.Finder.parse(@alignCast(bytes), segment.n) catch |err| {
                 self.store.unmap(bytes);
                 return switch (err) {
                     error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
                     error.NewerVersion => diagnostics.newer(diagnostic, name),
                 };
             };
-            part.finder_map = bytes;
+            segment.finder_map = bytes;
         }
 
         /// A reader's look at what others have written since. Says whether anything changed. Where the folder holds another
@@ -440,112 +440,112 @@ pub fn Live(comptime Store: type) type {
 
         // ---- reading what there is ----
 
-        /// The root as it is now, or the index as it was built.
-        pub fn read_root(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const text = try self.root_text(diagnostic) orelse describe: {
-                // The first write puts a root there and takes the manifest away: it may do so between the two looks.
+        /// The manifest as it is now, or the index as it was built.
+        pub fn read_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
+            const text = try self.manifest_text(diagnostic) orelse describe: {
+                // The first write puts a manifest there and takes the manifest away: it may do so between the two looks.
                 self.describe(diagnostic) catch |err| {
                     if (err != error.NotAnIndex) return err;
-                    break :describe try self.root_text(diagnostic) orelse return err;
+                    break :describe try self.manifest_text(diagnostic) orelse return err;
                 };
                 return;
             };
             defer self.allocator.free(text);
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
-            const root = root_file.parse(arena.allocator(), text) catch |err| return switch (err) {
-                error.BadRoot => diagnostics.damaged(diagnostic, root_file.file_name, "is damaged", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, root_file.file_name),
+            const manifest = manifest_file.parse(arena.allocator(), text) catch |err| return switch (err) {
+                error.BadFolderManifest => diagnostics.damaged(diagnostic, manifest_file.file_name, "is damaged", .{}),
+                error.NewerVersion => diagnostics.newer(diagnostic, manifest_file.file_name),
                 error.OutOfMemory => error.OutOfMemory,
             };
-            if (self.options.writable and !root_file.is_writable(&root)) return diagnostics.newer(diagnostic, root_file.file_name);
-            try self.take_root(&root, diagnostic);
+            if (self.options.writable and !manifest_file.is_writable(&manifest)) return diagnostics.newer(diagnostic, manifest_file.file_name);
+            try self.take_manifest(&manifest, diagnostic);
         }
 
-        fn root_text(self: *Self, diagnostic: *Diagnostic) Error!?[]u8 {
-            return diagnostics.read_file(self.allocator, self.store, root_file.file_name, root_file.bytes_max, diagnostic);
+        fn manifest_text(self: *Self, diagnostic: *Diagnostic) Error!?[]u8 {
+            return diagnostics.read_file(self.allocator, self.store, manifest_file.file_name, manifest_file.bytes_max, diagnostic);
         }
 
-        fn take_root(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
-            if (self.begun and self.is_live and !std.mem.eql(u8, root.uuid, &self.uuid)) return diagnostics.replaced(diagnostic);
-            if (self.begun and !self.same_parts(root.parts)) {
+        fn take_manifest(self: *Self, manifest: *const manifest_file.FolderManifest, diagnostic: *Diagnostic) Error!void {
+            if (self.begun and self.is_live and !std.mem.eql(u8, manifest.uuid, &self.uuid)) return diagnostics.replaced(diagnostic);
+            if (self.begun and !self.same_segments(manifest.parts)) {
                 // Of the same folder, or was it replaced?
-                self.moved = self.is_live or self.holds_part_of(root.parts) or self.was_built_as(root.built);
+                self.moved = self.is_live or self.holds_segment_of(manifest.parts) or self.was_built_as(manifest.built);
                 return diagnostics.replaced(diagnostic);
             }
-            const dtype = if (root.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_part(root, diagnostic);
-            if (root.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-            @memcpy(&self.uuid, root.uuid);
+            const dtype = if (manifest.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_segment(manifest, diagnostic);
+            if (manifest.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
+            @memcpy(&self.uuid, manifest.uuid);
             self.is_live = true;
-            self.generation = root.generation;
-            self.dim = root.dim;
-            self.dtype = dtype orelse return diagnostics.damaged(diagnostic, root_file.file_name, "names a type that is none", .{});
-            if (root.ids) |name| {
+            self.generation = manifest.generation;
+            self.dim = manifest.dim;
+            self.dtype = dtype orelse return diagnostics.damaged(diagnostic, manifest_file.file_name, "names a type that is none", .{});
+            if (manifest.ids) |name| {
                 self.kind = std.meta.stringToEnum(rows_file.Kind, name) orelse
-                    return diagnostics.damaged(diagnostic, root_file.file_name, "names ids that are none", .{});
+                    return diagnostics.damaged(diagnostic, manifest_file.file_name, "names ids that are none", .{});
             }
-            self.has_rows = root_file.has_rows(root);
-            self.has_columns = root_file.has_columns(root);
-            if (root.schema) |text| try self.take_schema(text); // where it says none, the parts did
-            const built = if (root.built) |text| try self.allocator.dupe(u8, text) else null;
+            self.has_rows = manifest_file.has_rows(manifest);
+            self.has_columns = manifest_file.has_columns(manifest);
+            if (manifest.schema) |text| try self.take_schema(text); // where it says none, the segments did
+            const built = if (manifest.built) |text| try self.allocator.dupe(u8, text) else null;
             if (self.built) |before| self.allocator.free(before);
             self.built = built;
             self.requests.clear(self.allocator);
-            for (root.requests) |one| try self.requests.add(self.allocator, one.request, one.sequence, one.rows, one.row);
-            const metric = try self.allocator.dupe(u8, root.metric);
+            for (manifest.requests) |one| try self.requests.add(self.allocator, one.request, one.sequence, one.rows, one.row);
+            const metric = try self.allocator.dupe(u8, manifest.metric);
             self.allocator.free(self.metric);
             self.metric = metric;
-            self.root_sequence = root.sequence;
-            self.next_row = root.next_row;
-            self.next_file = root.next_file;
-            const name = try self.allocator.dupe(u8, root.first_log);
-            if (self.log_name) |before| self.allocator.free(before);
-            self.log_name = name;
-            if (self.same_parts(root.parts)) {
-                for (self.parts.items, root.parts) |*part, named| {
+            self.manifest_sequence = manifest.sequence;
+            self.next_row = manifest.next_row;
+            self.next_file = manifest.next_file;
+            const name = try self.allocator.dupe(u8, manifest.first_log);
+            if (self.wal_name) |before| self.allocator.free(before);
+            self.wal_name = name;
+            if (self.same_segments(manifest.parts)) {
+                for (self.segments.items, manifest.parts) |*segment, named| {
                     const path = try self.allocator.dupe(u8, named.path);
-                    self.allocator.free(part.path);
-                    part.path = path;
-                    const file = if (named.dead) |dead| try self.allocator.dupe(u8, dead) else null;
-                    if (part.file) |before| self.allocator.free(before);
-                    part.file = file;
+                    self.allocator.free(segment.path);
+                    segment.path = path;
+                    const file = if (named.dead) |deleted| try self.allocator.dupe(u8, deleted) else null;
+                    if (segment.file) |before| self.allocator.free(before);
+                    segment.file = file;
                 }
                 return;
             }
-            self.forget_parts();
-            for (root.parts) |part| try self.add_part(part.path, part.uuid, part.n, part.dead);
+            self.forget_segments();
+            for (manifest.parts) |segment| try self.add_segment(segment.path, segment.uuid, segment.n, segment.dead);
         }
 
-        /// Roots of the first version do not say it; their part does.
-        fn dtype_of_part(self: *Self, root: *const root_file.Root, diagnostic: *Diagnostic) Error!?scan.Dtype {
-            if (root.parts.len == 0) return null;
+        /// Roots of the first version do not say it; their segment does.
+        fn dtype_of_segment(self: *Self, manifest: *const manifest_file.FolderManifest, diagnostic: *Diagnostic) Error!?scan.Dtype {
+            if (manifest.parts.len == 0) return null;
             var buffer: [128]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ root.parts[0].path, "manifest.json" }) catch unreachable; // root.zig limits it
-            var parsed = try self.read_manifest(name, diagnostic);
+            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ manifest.parts[0].path, "manifest.json" }) catch unreachable; // manifest.zig limits it
+            var parsed = try self.read_segment_manifest(name, diagnostic);
             defer parsed.deinit();
             return scan.Dtype.of(parsed.value.dtype);
         }
 
-        /// Whether the folder was built as the one part that is open here, which merges may have replaced since.
+        /// Whether the folder was built as the one segment that is open here, which merges may have replaced since.
         fn was_built_as(self: *Self, built: ?[]const u8) bool {
             const uuid = built orelse return false;
-            return self.parts.items.len == 1 and std.mem.eql(u8, self.parts.items[0].uuid, uuid);
+            return self.segments.items.len == 1 and std.mem.eql(u8, self.segments.items[0].uuid, uuid);
         }
 
-        /// A static index that became live has the part that it was.
-        fn holds_part_of(self: *Self, named: []const root_file.Part) bool {
-            for (self.parts.items) |part| {
-                for (named) |other| if (std.mem.eql(u8, part.uuid, other.uuid)) return true;
+        /// A static index that became live has the segment that it was.
+        fn holds_segment_of(self: *Self, named: []const manifest_file.Segment) bool {
+            for (self.segments.items) |segment| {
+                for (named) |other| if (std.mem.eql(u8, segment.uuid, other.uuid)) return true;
             }
             return false;
         }
 
-        /// The parts that are open already, which keep their ids. A part of no name is what the first of a live folder was.
-        fn same_parts(self: *Self, named: []const root_file.Part) bool {
-            if (named.len != self.parts.items.len) return false;
-            for (self.parts.items, named) |part, other| {
-                if (part.n != other.n or !std.mem.eql(u8, part.uuid, other.uuid)) return false;
-                if (part.path.len > 0 and !std.mem.eql(u8, part.path, other.path)) return false;
+        /// The segments that are open already, which keep their ids. A segment of no name is what the first of a live folder was.
+        fn same_segments(self: *Self, named: []const manifest_file.Segment) bool {
+            if (named.len != self.segments.items.len) return false;
+            for (self.segments.items, named) |segment, other| {
+                if (segment.n != other.n or !std.mem.eql(u8, segment.uuid, other.uuid)) return false;
+                if (segment.path.len > 0 and !std.mem.eql(u8, segment.path, other.path)) return false;
             }
             return true;
         }
@@ -557,13 +557,13 @@ pub fn Live(comptime Store: type) type {
             const schema_version = self.schema_version;
             var again = begin_again;
             var attempt: u32 = 1;
-            // Of the root whose files could not be read.
+            // Of the manifest whose files could not be read.
             var failed_at: ?u64 = null;
             while (true) : (attempt += 1) {
                 var read_generation: u64 = 0;
                 self.look_once(if (again) null else generation, &read_generation, diagnostic) catch |err| switch (err) {
-                    // A checkpoint may have taken away what the root that was read names, or a write been taken back. Where the same
-                    // root fails again it is damage.
+                    // A checkpoint may have taken away what the manifest that was read names, or a write been taken back. Where the same
+                    // manifest fails again it is damage.
                     error.Corrupt => if (failed_at == read_generation or attempt == moment.attempts_max) return err else {
                         failed_at = read_generation;
                         again = true;
@@ -576,7 +576,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// `generation` is the one whose log was read up to `position`; null: from the start. Where it fails, what is dead
-        /// stays as it was. `read_generation` becomes that of the root that was read.
+        /// stays as it was. `read_generation` becomes that of the manifest that was read.
         fn look_once(self: *Self, generation: ?u64, read_generation: *u64, diagnostic: *Diagnostic) Error!void {
             const was_live = self.is_live;
             self.moved = false;
@@ -584,7 +584,7 @@ pub fn Live(comptime Store: type) type {
                 read_generation.* = self.generation;
                 self.generation = 0; // the next look begins from the start
             }
-            self.read_root(diagnostic) catch |err| return switch (err) {
+            self.read_manifest(diagnostic) catch |err| return switch (err) {
                 error.NotAnIndex => diagnostics.replaced(diagnostic), // and its files are gone
                 else => err,
             };
@@ -595,16 +595,16 @@ pub fn Live(comptime Store: type) type {
             }
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
-            const before = try arena.allocator().alloc([]const u64, self.parts.items.len);
-            for (self.parts.items, before) |part, *words| words.* = try arena.allocator().dupe(u64, part.dead.words);
+            const before = try arena.allocator().alloc([]const u64, self.segments.items.len);
+            for (self.segments.items, before) |segment, *words| words.* = try arena.allocator().dupe(u64, segment.deleted.words);
             const delta_before = self.delta.hold();
             defer delta_before.release();
             errdefer {
                 self.delta.release();
                 self.delta = delta_before.hold();
-                for (self.parts.items, before) |*part, words| {
-                    @memcpy(part.dead.words, words);
-                    part.dead_count = part.dead.count();
+                for (self.segments.items, before) |*segment, words| {
+                    @memcpy(segment.deleted.words, words);
+                    segment.deleted_count = segment.deleted.count();
                 }
             }
             _ = try self.replay_all(diagnostic);
@@ -612,49 +612,49 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Tombstones and the whole log, with the lock held, into a new delta. A caller that fails puts back what it wants to keep.
-        fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!log_file.End {
+        fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!wal_file.End {
             const delta = try delta_room.Delta.create(self.allocator);
             self.delta.release();
             self.delta = delta;
-            for (self.parts.items) |*part| {
-                part.dead.clear();
-                if (part.file) |name| {
-                    const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(part.n), diagnostic) orelse
+            for (self.segments.items) |*segment| {
+                segment.deleted.clear();
+                if (segment.file) |name| {
+                    const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(segment.n), diagnostic) orelse
                         return diagnostics.damaged(diagnostic, name, "is missing", .{});
                     defer self.allocator.free(bytes);
-                    dead_file.parse(bytes, part.uuid, &part.dead) catch |err| return switch (err) {
+                    dead_file.parse(bytes, segment.uuid, &segment.deleted) catch |err| return switch (err) {
                         error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
                         error.NewerVersion => diagnostics.newer(diagnostic, name),
                     };
                 }
-                part.dead_count = part.dead.count();
-                part.file_count = part.dead_count;
-                if (self.options.writable) @memcpy(part.gone.words, part.dead.words);
+                segment.deleted_count = segment.deleted.count();
+                segment.file_count = segment.deleted_count;
+                if (self.options.writable) @memcpy(segment.pending_delete.words, segment.deleted.words);
             }
-            self.sequence = self.root_sequence;
+            self.sequence = self.manifest_sequence;
             return self.replay(true, diagnostic);
         }
 
         /// The log, from its start or from where it was left.
-        fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!log_file.End {
-            const name = self.log_name.?;
+        fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!wal_file.End {
+            const name = self.wal_name.?;
             const first = if (from_start) 0 else self.position.offset;
             const bytes = try diagnostics.read_from(self.allocator, self.store, name, first, std.math.maxInt(u63), diagnostic) orelse
                 return diagnostics.damaged(diagnostic, name, "is missing", .{});
             defer self.allocator.free(bytes);
             if (from_start) {
-                self.log_header = log_file.Header.parse(bytes) catch |err| return switch (err) {
+                self.wal_header = wal_file.Header.parse(bytes) catch |err| return switch (err) {
                     error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
                     error.NewerVersion => diagnostics.newer(diagnostic, name),
                 };
                 var uuid: [16]u8 = undefined;
-                _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-                if (!std.mem.eql(u8, &uuid, &self.log_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
-                if (self.log_header.first_sequence != self.root_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{root_file.file_name});
-                self.position = .begin(&self.log_header);
+                _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
+                if (!std.mem.eql(u8, &uuid, &self.wal_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
+                if (self.wal_header.first_sequence != self.manifest_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{manifest_file.file_name});
+                self.position = .begin(&self.wal_header);
                 self.last_is_promise = false;
             }
-            var scanner: log_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
+            var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
             while (scanner.next()) |record| {
                 try self.apply(&record, diagnostic);
                 self.position = scanner.position;
@@ -664,7 +664,7 @@ pub fn Live(comptime Store: type) type {
             return scanner.end() catch diagnostics.damaged(diagnostic, name, "is damaged at byte {d}", .{scanner.position.offset});
         }
 
-        fn apply(self: *Self, record: *const log_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn apply(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
             switch (record.kind) {
                 .promise => {},
                 .delete => try self.apply_delete(record, diagnostic),
@@ -674,19 +674,19 @@ pub fn Live(comptime Store: type) type {
                         if (record.payload.len < 4 * (i + 1)) return self.unreadable(record, diagnostic);
                         const row = std.mem.readInt(u32, record.payload[4 * i ..][0..4], .little);
                         if (row >= self.delta.rows) return self.unreadable(record, diagnostic);
-                        _ = self.delta.mark_gone(row);
-                        self.delta.mark_dead(row);
+                        _ = self.delta.mark_pending_delete(row);
+                        self.delta.mark_deleted(row);
                     }
                 },
-                _ => return diagnostics.newer(diagnostic, self.log_name.?),
+                _ => return diagnostics.newer(diagnostic, self.wal_name.?),
             }
         }
 
-        fn unreadable(self: *Self, record: *const log_file.Record, diagnostic: *Diagnostic) Error {
-            return diagnostics.damaged(diagnostic, self.log_name.?, "has a record {d} that cannot be", .{record.sequence});
+        fn unreadable(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error {
+            return diagnostics.damaged(diagnostic, self.wal_name.?, "has a record {d} that cannot be", .{record.sequence});
         }
 
-        fn apply_delete(self: *Self, record: *const log_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn apply_delete(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
             const ids = rows_file.decode_ids(self.allocator, record.payload, record.rows) catch |err| return switch (err) {
                 error.Damaged => self.unreadable(record, diagnostic),
                 error.OutOfMemory => error.OutOfMemory,
@@ -694,23 +694,23 @@ pub fn Live(comptime Store: type) type {
             defer rows_file.free_ids(self.allocator, ids);
             for (0..ids.len()) |i| {
                 const row = try self.find_row(ids, i, diagnostic) orelse
-                    return diagnostics.damaged(diagnostic, self.log_name.?, "deletes an id in record {d} that no row has", .{record.sequence});
+                    return diagnostics.damaged(diagnostic, self.wal_name.?, "deletes an id in record {d} that no row has", .{record.sequence});
                 self.bury(row);
             }
         }
 
         /// Gone and dead at once: nobody waits for what was read.
         fn bury(self: *Self, row: Row) void {
-            if (row.part == delta_room.part_number) {
-                _ = self.delta.mark_gone(row.vertex);
-            } else if (self.options.writable) self.parts.items[row.part].gone.insert(row.vertex);
+            if (row.segment == delta_room.segment_number) {
+                _ = self.delta.mark_pending_delete(row.vertex);
+            } else if (self.options.writable) self.segments.items[row.segment].pending_delete.insert(row.vertex);
             self.show(&.{row});
         }
 
-        fn apply_rows(self: *Self, record: *const log_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn apply_rows(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
             const allocator = self.allocator;
-            const bytes = try allocator.alignedAlloc(u8, .@"8", log_file.record_bytes(record.payload.len));
-            @memcpy(bytes[log_file.record_header_bytes..], record.payload);
+            const bytes = try allocator.alignedAlloc(u8, .@"8", wal_file.record_bytes(record.payload.len));
+            @memcpy(bytes[wal_file.record_header_bytes..], record.payload);
             const taken = delta_room.Record.create(allocator, bytes, record.rows) catch |err| return switch (err) {
                 error.Damaged => self.unreadable(record, diagnostic),
                 error.OutOfMemory => error.OutOfMemory,
@@ -728,7 +728,7 @@ pub fn Live(comptime Store: type) type {
             if (record.kind == .rows) {
                 for (0..rows.count) |i| {
                     const row = try self.find_row(rows.ids, i, diagnostic) orelse continue;
-                    if (!rows.is_upsert) return diagnostics.damaged(diagnostic, self.log_name.?, "inserts an id in record {d} that a row has", .{record.sequence});
+                    if (!rows.is_upsert) return diagnostics.damaged(diagnostic, self.wal_name.?, "inserts an id in record {d} that a row has", .{record.sequence});
                     self.bury(row);
                 }
             }
@@ -736,7 +736,7 @@ pub fn Live(comptime Store: type) type {
             self.has_rows = true;
             if (rows.kind == .row) {
                 for (rows.ids.numbers) |id| self.next_row = @max(self.next_row, @as(u64, @intCast(@max(0, id))) + 1);
-                if (self.next_row > root_file.next_row_max) return self.unreadable(record, diagnostic);
+                if (self.next_row > manifest_file.next_row_max) return self.unreadable(record, diagnostic);
             }
             self.delta.append(taken);
             is_taken = true;
@@ -775,12 +775,12 @@ pub fn Live(comptime Store: type) type {
             defer rows.deinit(self.allocator);
             errdefer self.put_back(rows.items);
             for (given) |row| {
-                const count: u64 = if (row.part == delta_room.part_number)
+                const count: u64 = if (row.segment == delta_room.segment_number)
                     self.delta.shown_rows
-                else if (row.part < self.parts.items.len) self.parts.items[row.part].n else 0;
+                else if (row.segment < self.segments.items.len) self.segments.items[row.segment].n else 0;
                 if (row.vertex >= count) {
                     diagnostic.argument = "vertices";
-                    diagnostic.say("vertex {d} of part {d} is no row", .{ row.vertex, row.part });
+                    diagnostic.say("vertex {d} of part {d} is no row", .{ row.vertex, row.segment });
                     return error.InvalidArgument;
                 }
                 try self.take_row(&rows, row);
@@ -804,17 +804,17 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn mark(self: *Self, row: Row) bool {
-            if (row.part == delta_room.part_number) return self.delta.mark_gone(row.vertex);
-            return self.parts.items[row.part].gone.insert_new(row.vertex);
+            if (row.segment == delta_room.segment_number) return self.delta.mark_pending_delete(row.vertex);
+            return self.segments.items[row.segment].pending_delete.insert_new(row.vertex);
         }
 
         pub fn put_back(self: *Self, rows: []const Row) void {
             for (rows) |row| {
-                if (row.part == delta_room.part_number) self.delta.unmark_gone(row.vertex) else self.parts.items[row.part].gone.remove(row.vertex);
+                if (row.segment == delta_room.segment_number) self.delta.unmark_pending_delete(row.vertex) else self.segments.items[row.segment].pending_delete.remove(row.vertex);
             }
         }
 
-        /// The first write makes the folder live. The root that this writes holds none of the rows taken: their record comes behind.
+        /// The first write makes the folder live. The manifest that this writes holds none of the rows taken: their record comes behind.
         fn make_live(self: *Self, rows: []const Row, diagnostic: *Diagnostic) Error!void {
             if (self.is_live) return;
             self.put_back(rows);
@@ -833,7 +833,7 @@ pub fn Live(comptime Store: type) type {
                 for (places, rows.items) |*place, row| place.* = self.id_of(row);
                 const bytes = try rows_file.encode_delete(self.allocator, places);
                 defer self.allocator.free(bytes);
-                try self.log_and_show(bytes, .delete, @intCast(rows.items.len), rows.items, null, diagnostic);
+                try self.append_and_show(bytes, .delete, @intCast(rows.items.len), rows.items, null, diagnostic);
             }
             const count = rows.items.len;
             rows.clearRetainingCapacity(); // written: nothing to put back
@@ -842,7 +842,7 @@ pub fn Live(comptime Store: type) type {
 
         /// The record goes to the log; then its rows are the delta's, and those that it takes away are dead, at once or when it is
         /// synced. Nothing fails once the record is written.
-        fn log_and_show(self: *Self, bytes: []u8, kind: log_file.Kind, count: u32, gone: []const Row, record: ?*delta_room.Record, diagnostic: *Diagnostic) Error!void {
+        fn append_and_show(self: *Self, bytes: []u8, kind: wal_file.Kind, count: u32, pending_delete: []const Row, record: ?*delta_room.Record, diagnostic: *Diagnostic) Error!void {
             if (record != null) {
                 self.seen.lock();
                 defer self.seen.unlock();
@@ -850,7 +850,7 @@ pub fn Live(comptime Store: type) type {
             }
             const waits = self.options.durability == .sync;
             if (waits) try self.waiting.ensureUnusedCapacity(self.allocator, 1);
-            const kept = if (waits) try self.allocator.dupe(Row, gone) else null;
+            const kept = if (waits) try self.allocator.dupe(Row, pending_delete) else null;
             errdefer if (kept) |rows| self.allocator.free(rows);
             try self.append(bytes, kind, count, diagnostic);
             self.seen.lock();
@@ -860,7 +860,7 @@ pub fn Live(comptime Store: type) type {
             if (kept) |rows| {
                 self.waiting.appendAssumeCapacity(.{ .sequence = self.sequence, .rows = rows, .records = records });
             } else {
-                self.show(gone);
+                self.show(pending_delete);
                 self.delta.show(records);
                 self.shown_sequence = self.sequence;
             }
@@ -884,7 +884,7 @@ pub fn Live(comptime Store: type) type {
             all.durable = self.synced_sequence >= done.sequence;
             all.layout = self.layout;
             all.row_count = self.delta.shown_rows;
-            for (self.parts.items) |part| all.row_count += part.n;
+            for (self.segments.items) |segment| all.row_count += segment.n;
             all.delta_bytes = self.delta.bytes;
             all.delta_bytes_max = self.options.delta_bytes;
             return all;
@@ -911,7 +911,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// Takes the rows whose place these take. Where one of them cannot come nothing is taken, and it is told which.
-        fn take_former(self: *Self, rows: *const rows_file.Rows, expected: ?Expected, gone: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
+        fn take_warm_start(self: *Self, rows: *const rows_file.Rows, expected: ?Expected, pending_delete: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
             const is_numbered = rows.is_numbered();
             for (0..rows.count) |i| {
                 const found = try self.find_row(rows.ids, i, diagnostic);
@@ -920,13 +920,13 @@ pub fn Live(comptime Store: type) type {
                     refused = .stale;
                 };
                 if (refused == null) if (found) |row| {
-                    if (rows.is_upsert) try self.take_row(gone, row) else refused = .duplicate;
+                    if (rows.is_upsert) try self.take_row(pending_delete, row) else refused = .duplicate;
                 } else if (rows.kind == .row and !is_numbered and !self.gave(rows.ids.numbers[i])) {
                     refused = .no_row_number;
                 };
                 const outcome = refused orelse continue;
-                self.put_back(gone.items);
-                gone.clearRetainingCapacity();
+                self.put_back(pending_delete.items);
+                pending_delete.clearRetainingCapacity();
                 return .{ .outcome = outcome, .row = i, .sequence = self.sequence };
             }
             return null;
@@ -939,7 +939,7 @@ pub fn Live(comptime Store: type) type {
             try self.check_writable(diagnostic);
             const count = given.count;
             const allocator = self.allocator;
-            if (given.vectors.len != self.shape().row_bytes() * count or given.request.len > root_file.name_bytes_max) {
+            if (given.vectors.len != self.shape().row_bytes() * count or given.request.len > manifest_file.name_bytes_max) {
                 diagnostic.argument = "vectors";
                 diagnostic.say("{d} rows of {d} bytes were given {d} bytes of vectors", .{ count, self.shape().row_bytes(), given.vectors.len });
                 return error.InvalidArgument;
@@ -958,10 +958,10 @@ pub fn Live(comptime Store: type) type {
                 rows.ids = .{ .numbers = numbers };
             }
 
-            var gone: std.ArrayList(Row) = .empty;
-            defer gone.deinit(allocator);
-            errdefer self.put_back(gone.items);
-            if (try self.take_former(&rows, expected, &gone, diagnostic)) |refused| return refused;
+            var pending_delete: std.ArrayList(Row) = .empty;
+            defer pending_delete.deinit(allocator);
+            errdefer self.put_back(pending_delete.items);
+            if (try self.take_warm_start(&rows, expected, &pending_delete, diagnostic)) |refused| return refused;
             const bytes = try rows_file.encode(allocator, rows, count);
             const record = delta_room.Record.create(allocator, bytes, count) catch |err| return switch (err) {
                 error.Damaged => {
@@ -975,24 +975,24 @@ pub fn Live(comptime Store: type) type {
             errdefer if (!is_written) record.release(allocator);
             const needed = delta_room.Delta.cost(bytes.len, count);
             if (self.delta.bytes + needed > self.options.delta_bytes) {
-                self.put_back(gone.items);
-                gone.clearRetainingCapacity();
+                self.put_back(pending_delete.items);
+                pending_delete.clearRetainingCapacity();
                 record.release(allocator);
                 return .{ .outcome = .full, .row = needed, .sequence = self.sequence };
             }
-            try self.make_live(gone.items, diagnostic);
+            try self.make_live(pending_delete.items, diagnostic);
             const name = if (given.request.len > 0) try allocator.dupe(u8, given.request) else null;
             errdefer if (!is_written) if (name) |text| allocator.free(text);
             if (name != null) try self.requests.items.ensureUnusedCapacity(allocator, 1);
-            try self.log_and_show(bytes, .rows, count, gone.items, record, diagnostic);
+            try self.append_and_show(bytes, .rows, count, pending_delete.items, record, diagnostic);
             is_written = true;
             const first: u64 = if (assigned != null) self.next_row else 0;
             if (assigned != null) self.next_row += count;
             self.kind = rows.kind;
             self.has_rows = true;
             if (name) |text| self.requests.add_owned(allocator, text, self.sequence, count, first);
-            const replaced = gone.items.len;
-            gone.clearRetainingCapacity();
+            const replaced = pending_delete.items.len;
+            pending_delete.clearRetainingCapacity();
             return self.acknowledge(.{ .rows = count, .replaced = replaced, .row = first, .sequence = self.sequence }, true, diagnostic);
         }
 
@@ -1039,7 +1039,7 @@ pub fn Live(comptime Store: type) type {
             return .{ text.len, self.schema_version };
         }
 
-        /// Takes away what no root names, as far as nobody holds it.
+        /// Takes away what no manifest names, as far as nobody holds it.
         pub fn sweep(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -1047,8 +1047,8 @@ pub fn Live(comptime Store: type) type {
             if (self.is_live) try self.remove_litter(diagnostic);
         }
 
-        /// The name of a part's folder that is still to be made; no other gets it.
-        pub fn next_part(self: *Self, buffer: *[32]u8) []const u8 {
+        /// The name of a segment's folder that is still to be made; no other gets it.
+        pub fn next_segment(self: *Self, buffer: *[32]u8) []const u8 {
             self.mutex.lock();
             defer self.mutex.unlock();
             const name = std.fmt.bufPrint(buffer, "part-{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
@@ -1071,12 +1071,12 @@ pub fn Live(comptime Store: type) type {
         /// Dead from now on, for every search that begins; `seen` is held, or nobody looks yet.
         pub fn show(self: *Self, rows: []const Row) void {
             for (rows) |row| {
-                if (row.part == delta_room.part_number) {
-                    self.delta.mark_dead(row.vertex);
+                if (row.segment == delta_room.segment_number) {
+                    self.delta.mark_deleted(row.vertex);
                     continue;
                 }
-                const part = &self.parts.items[row.part];
-                part.dead_count += @intFromBool(part.dead.insert_new(row.vertex));
+                const segment = &self.segments.items[row.segment];
+                segment.deleted_count += @intFromBool(segment.deleted.insert_new(row.vertex));
             }
         }
 
@@ -1095,11 +1095,11 @@ pub fn Live(comptime Store: type) type {
             self.waiting.replaceRangeAssumeCapacity(0, count, &.{});
         }
 
-        /// All that was written, whether it waited for a sync or not: a new root holds it. `seen` is held.
+        /// All that was written, whether it waited for a sync or not: a new manifest holds it. `seen` is held.
         pub fn show_all(self: *Self) void {
-            for (self.parts.items) |*part| {
-                @memcpy(part.dead.words, part.gone.words);
-                part.dead_count = part.dead.count();
+            for (self.segments.items) |*segment| {
+                @memcpy(segment.deleted.words, segment.pending_delete.words);
+                segment.deleted_count = segment.deleted.count();
             }
             self.delta.show_all();
             self.shown_sequence = self.sequence;
@@ -1108,16 +1108,16 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// A sealed record behind the log's last one. Where that fails the log is as long as it was.
-        pub fn append(self: *Self, bytes: []u8, kind: log_file.Kind, rows: u32, diagnostic: *Diagnostic) Error!void {
+        pub fn append(self: *Self, bytes: []u8, kind: wal_file.Kind, rows: u32, diagnostic: *Diagnostic) Error!void {
             const before = self.position;
-            log_file.seal(bytes, kind, rows, self.synced_offset, &self.position);
-            const file = self.log.?;
+            wal_file.seal(bytes, kind, rows, self.synced_offset, &self.position);
+            const file = self.wal.?;
             self.store.write(file, bytes, before.offset) catch |err| {
                 self.position = before;
                 self.store.truncate(file, before.offset) catch {
                     self.poisoned = true;
                 };
-                return file_error(diagnostic, self.log_name.?, "write to", err);
+                return file_error(diagnostic, self.wal_name.?, "write to", err);
             };
             self.sequence = self.position.sequence;
             self.last_is_promise = kind == .promise;
@@ -1142,7 +1142,7 @@ pub fn Live(comptime Store: type) type {
             self.syncing = true;
             const reached = self.sequence;
             const offset = self.position.offset;
-            const file = self.log.?;
+            const file = self.wal.?;
             self.mutex.unlock();
             const failure = self.store.sync(file);
             self.mutex.lock();
@@ -1150,7 +1150,7 @@ pub fn Live(comptime Store: type) type {
             defer self.changed.broadcast();
             failure catch |err| {
                 self.poisoned = true;
-                return file_error(diagnostic, self.log_name.?, "sync", err);
+                return file_error(diagnostic, self.wal_name.?, "sync", err);
             };
             self.synced_sequence = @max(self.synced_sequence, reached);
             self.synced_offset = @max(self.synced_offset, offset);
@@ -1186,8 +1186,8 @@ pub fn Live(comptime Store: type) type {
                 return self.check_writable(diagnostic);
             }
             try self.wait_until_synced(self.sequence, diagnostic);
-            if (self.last_is_promise or self.position.offset == log_file.header_bytes) return;
-            var record: [log_file.record_header_bytes]u8 align(8) = @splat(0);
+            if (self.last_is_promise or self.position.offset == wal_file.header_bytes) return;
+            var record: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
             self.synced_offset = self.position.offset;
             try self.append(&record, .promise, 0, diagnostic);
             while (self.syncing) self.changed.wait(&self.mutex);
@@ -1197,11 +1197,11 @@ pub fn Live(comptime Store: type) type {
 
         // ---- calls of more rows than the delta has room for ----
         //
-        // The rows come as a part, and never pass the delta or the log.
+        // The rows come as a segment, and never pass the delta or the log.
         //
         // The caller reserves, makes an ordinary index of the rows while others write and search, and comes back. Then the ids
-        // are compared with the rows of that moment, and one root names the part, the dead rows whose place it takes, and the name
-        // of the call. Dead rows of the delta stand in the new log behind those that it carries over, so the root alone says it all.
+        // are compared with the rows of that moment, and one manifest names the segment, the dead rows whose place it takes, and the name
+        // of the call. Dead rows of the delta stand in the new log behind those that it carries over, so the manifest alone says it all.
 
         /// Prepares a call that makes a part of its rows before it brings them; their vectors stay with it. Nothing is
         /// done where it could not come now: Done.outcome.
@@ -1214,11 +1214,11 @@ pub fn Live(comptime Store: type) type {
             try self.check_kind_of_rows(&given, diagnostic);
             const numbered = given.is_numbered();
             if (!numbered and (!given.is_upsert or given.kind == .row)) {
-                // It is looked at again when the part is there; but who cannot come now need not make one.
-                var gone: std.ArrayList(Row) = .empty;
-                defer gone.deinit(self.allocator);
-                defer self.put_back(gone.items);
-                if (try self.take_former(&given, null, &gone, diagnostic)) |refused| return refused;
+                // It is looked at again when the segment is there; but who cannot come now need not make one.
+                var pending_delete: std.ArrayList(Row) = .empty;
+                defer pending_delete.deinit(self.allocator);
+                defer self.put_back(pending_delete.items);
+                if (try self.take_warm_start(&given, null, &pending_delete, diagnostic)) |refused| return refused;
             }
             if (!self.is_live) try self.adopt(diagnostic);
             const first = self.next_row;
@@ -1229,8 +1229,8 @@ pub fn Live(comptime Store: type) type {
             return self.told(.{ .row = first, .sequence = self.sequence });
         }
 
-        /// The rows of that part are there when this returns, on the device: all or none.
-        pub fn insert_part(self: *Self, call: Call, diagnostic: *Diagnostic) Error!Done {
+        /// The rows of that segment are there when this returns, on the device: all or none.
+        pub fn insert_segment(self: *Self, call: Call, diagnostic: *Diagnostic) Error!Done {
             const allocator = self.allocator;
             const count = call.rows.count;
             if (call.ids.len() != count or count == 0 or (call.ids == .strings) != (call.rows.kind == .strings)) {
@@ -1248,17 +1248,17 @@ pub fn Live(comptime Store: type) type {
             try self.check_kind_of_rows(&call.rows, diagnostic);
             const numbered = call.rows.is_numbered();
             const reserved = if (numbered) try self.reservation_of(&call, diagnostic) else null;
-            var gone: std.ArrayList(Row) = .empty;
-            defer gone.deinit(allocator);
-            errdefer self.put_back(gone.items);
-            if (!numbered) if (try self.take_former(&call.rows, null, &gone, diagnostic)) |refused| return refused;
+            var pending_delete: std.ArrayList(Row) = .empty;
+            defer pending_delete.deinit(allocator);
+            errdefer self.put_back(pending_delete.items);
+            if (!numbered) if (try self.take_warm_start(&call.rows, null, &pending_delete, diagnostic)) |refused| return refused;
 
-            var parts: std.ArrayList(Part) = .empty;
-            errdefer parts.deinit(allocator);
-            try parts.ensureTotalCapacity(allocator, self.parts.items.len + 1);
-            parts.appendSliceAssumeCapacity(self.parts.items);
-            parts.appendAssumeCapacity(try self.new_part(call.path, call.uuid, count, null));
-            const made = &parts.items[self.parts.items.len];
+            var segments: std.ArrayList(Segment) = .empty;
+            errdefer segments.deinit(allocator);
+            try segments.ensureTotalCapacity(allocator, self.segments.items.len + 1);
+            segments.appendSliceAssumeCapacity(self.segments.items);
+            segments.appendAssumeCapacity(try self.new_segment(call.path, call.uuid, count, null));
+            const made = &segments.items[self.segments.items.len];
             errdefer made.deinit(self);
             made.ids = call.ids;
             made.finder_owned = finder_bytes;
@@ -1268,27 +1268,27 @@ pub fn Live(comptime Store: type) type {
             const before = .{ self.sequence, self.kind, self.has_rows, self.requests };
             self.requests = try self.requests.with(allocator, .{ .name = call.rows.request, .sequence = self.sequence + 1, .rows = count, .row = call.first });
             errdefer {
-                // If the root may be on the device nonetheless, the writer is poisoned and shows the former state.
+                // If the manifest may be on the device nonetheless, the writer is poisoned and shows the former state.
                 self.requests.deinit(allocator);
                 self.sequence, self.kind, self.has_rows, self.requests = before;
             }
             self.sequence += 1;
             self.kind = call.rows.kind;
             self.has_rows = true;
-            try self.write_new_root(parts.items, self.delta, diagnostic);
+            try self.write_new_manifest(segments.items, self.delta, diagnostic);
             var requests = before[3];
             requests.deinit(allocator);
-            var former = self.parts;
+            var warm_start = self.segments;
             {
                 self.seen.lock();
                 defer self.seen.unlock();
-                self.parts = parts;
-                self.show_all(); // rows that waited for their sync, too: the new root holds them
+                self.segments = segments;
+                self.show_all(); // rows that waited for their sync, too: the new manifest holds them
             }
-            former.deinit(allocator);
+            warm_start.deinit(allocator);
             if (reserved) |i| _ = self.reserved.swapRemove(i);
             // No row has another number than before: whoever read some still finds them.
-            return self.told(.{ .rows = count, .replaced = gone.items.len, .row = call.first, .sequence = self.sequence });
+            return self.told(.{ .rows = count, .replaced = pending_delete.items.len, .row = call.first, .sequence = self.sequence });
         }
 
         /// Which of the reservations is that of the call.
@@ -1304,18 +1304,18 @@ pub fn Live(comptime Store: type) type {
             return error.InvalidArgument;
         }
 
-        // ---- a part in the place of others ----
+        // ---- a segment in the place of others ----
         //
-        // A part takes the place of the parts and rows that it was made of. Its maker takes a view, writes an ordinary index of
-        // the rows that live in it, and comes back. Rows deleted or replaced meanwhile are dead in the new part from its first
-        // moment, and rows that came meanwhile stay in the delta. One root, written as at every checkpoint, does all of it.
+        // A segment takes the place of the segments and rows that it was made of. Its maker takes a view, writes an ordinary index of
+        // the rows that live in it, and comes back. Rows deleted or replaced meanwhile are dead in the new segment from its first
+        // moment, and rows that came meanwhile stay in the delta. One manifest, written as at every checkpoint, does all of it.
 
-        /// A part, whose files are complete, takes the place of those parts and rows of a view that it was made of.
-        /// The ids are borrowed until the folder closes or another fold takes the part away.
-        pub fn fold(self: *Self, what: Fold, diagnostic: *Diagnostic) Error!Done {
+        /// A segment, whose files are complete, takes the place of those segments and rows of a view that it was made of.
+        /// The ids are borrowed until the folder closes or another commit takes the segment away.
+        pub fn commit(self: *Self, what: Commit, diagnostic: *Diagnostic) Error!Done {
             var finder_bytes: ?[]align(4) u8 = null;
             errdefer if (finder_bytes) |bytes| self.allocator.free(bytes);
-            if (what.part) |part| finder_bytes = try self.write_finder(part.path, part.ids, diagnostic);
+            if (what.segment) |segment| finder_bytes = try self.write_finder(segment.path, segment.ids, diagnostic);
             self.mutex.lock();
             defer self.mutex.unlock();
             while (self.syncing) self.changed.wait(&self.mutex); // from here on the lock is kept
@@ -1324,102 +1324,102 @@ pub fn Live(comptime Store: type) type {
                 diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
                 return error.InvalidArgument;
             }
-            const numbers = try self.allocator.alloc(u32, what.parts.len);
+            const numbers = try self.allocator.alloc(u32, what.segments.len);
             defer self.allocator.free(numbers);
             if (self.is_stale(&what, numbers)) {
                 if (finder_bytes) |bytes| self.allocator.free(bytes);
                 finder_bytes = null;
                 return .{ .outcome = .stale, .sequence = self.sequence };
             }
-            var parts: std.ArrayList(Part) = .empty;
-            errdefer parts.deinit(self.allocator);
-            try parts.ensureTotalCapacity(self.allocator, self.parts.items.len + 1);
+            var segments: std.ArrayList(Segment) = .empty;
+            errdefer segments.deinit(self.allocator);
+            try segments.ensureTotalCapacity(self.allocator, self.segments.items.len + 1);
 
-            // The place of its first source, so that parts stay in the order of their age.
-            const at = if (numbers.len > 0) numbers[0] else self.parts.items.len;
-            for (self.parts.items, 0..) |part, i| {
-                if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) == null) parts.appendAssumeCapacity(part);
+            // The place of its first source, so that segments stay in the order of their age.
+            const at = if (numbers.len > 0) numbers[0] else self.segments.items.len;
+            for (self.segments.items, 0..) |segment, i| {
+                if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) == null) segments.appendAssumeCapacity(segment);
             }
-            var made: ?*Part = null;
-            if (what.part) |part| {
-                const n = part.ids.len();
-                var one = try self.new_part(part.path, part.uuid, n, null);
+            var made: ?*Segment = null;
+            if (what.segment) |segment| {
+                const n = segment.ids.len();
+                var one = try self.new_segment(segment.path, segment.uuid, n, null);
                 errdefer one.deinit(self);
-                one.ids = part.ids;
+                one.ids = segment.ids;
                 one.finder_owned = finder_bytes;
                 finder_bytes = null;
                 one.finder = find.Finder.parse(one.finder_owned.?, n) catch unreachable; // as we just made it
                 try self.bury_taken(&one, &what, numbers, diagnostic);
-                const place = @min(at, parts.items.len);
-                parts.insertAssumeCapacity(place, one);
-                made = &parts.items[place];
+                const place = @min(at, segments.items.len);
+                segments.insertAssumeCapacity(place, one);
+                made = &segments.items[place];
             }
             errdefer if (made) |one| one.deinit(self);
             const old_delta = self.delta;
             const delta = if (what.with_delta) try old_delta.after(@intCast(what.view.records.len)) else old_delta.hold();
             errdefer delta.release();
 
-            try self.write_new_root(parts.items, delta, diagnostic);
-            var old_parts = self.parts;
+            try self.write_new_manifest(segments.items, delta, diagnostic);
+            var old_segments = self.segments;
             {
                 self.seen.lock();
                 defer self.seen.unlock();
-                self.parts = parts;
+                self.segments = segments;
                 self.delta = delta;
                 self.layout += 1;
                 self.delta_layout += @intFromBool(what.with_delta);
-                self.show_all(); // rows that waited for their sync, too: the new root holds them
+                self.show_all(); // rows that waited for their sync, too: the new manifest holds them
             }
             old_delta.release();
-            for (old_parts.items, 0..) |*part, i| {
-                if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) != null) part.deinit(self);
+            for (old_segments.items, 0..) |*segment, i| {
+                if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) != null) segment.deinit(self);
             }
-            old_parts.deinit(self.allocator);
+            old_segments.deinit(self.allocator);
             self.remove_litter(diagnostic) catch {}; // the next sweep does it
             return self.told(.{ .sequence = self.sequence });
         }
 
-        /// Whether another fold took one of its sources; else the number that each of its parts has by now. Folds of other parts, and
-        /// of the delta, may be under way together: no folder of a part gets the name of another.
-        fn is_stale(self: *Self, what: *const Fold, numbers: []u32) bool {
-            for (what.parts, numbers) |of_view, *number| {
-                const path = what.view.parts[of_view].path;
-                number.* = for (self.parts.items, 0..) |*part, i| {
-                    if (std.mem.eql(u8, part.path, path)) break @intCast(i);
+        /// Whether another commit took one of its sources; else the number that each of its segments has by now. Folds of other segments, and
+        /// of the delta, may be under way together: no folder of a segment gets the name of another.
+        fn is_stale(self: *Self, what: *const Commit, numbers: []u32) bool {
+            for (what.segments, numbers) |of_view, *number| {
+                const path = what.view.segments[of_view].path;
+                number.* = for (self.segments.items, 0..) |*segment, i| {
+                    if (std.mem.eql(u8, segment.path, path)) break @intCast(i);
                 } else return true;
             }
             return what.with_delta and what.view.delta_layout != self.delta_layout;
         }
 
-        /// Rows of the sources that were taken and are gone by now are dead in the new part.
-        fn bury_taken(self: *Self, part: *Part, what: *const Fold, numbers: []const u32, diagnostic: *Diagnostic) Error!void {
+        /// Rows of the sources that were taken and are gone by now are dead in the new segment.
+        fn bury_taken(self: *Self, segment: *Segment, what: *const Commit, numbers: []const u32, diagnostic: *Diagnostic) Error!void {
             var taken = what.taken;
             for (numbers) |number| {
-                const source = &self.parts.items[number];
-                const words = source.gone.words;
+                const source = &self.segments.items[number];
+                const words = source.pending_delete.words;
                 defer taken = taken[words.len..];
-                for (words, taken[0..words.len], 0..) |gone, word, w| {
-                    var new = gone & word;
+                for (words, taken[0..words.len], 0..) |pending_delete, word, w| {
+                    var new = pending_delete & word;
                     while (new != 0) : (new &= new - 1)
-                        try part.bury(source.ids.?, 64 * w + @ctz(new), diagnostic);
+                        try segment.bury(source.ids.?, 64 * w + @ctz(new), diagnostic);
                 }
             }
             if (!what.with_delta) return;
             for (0..what.view.rows) |i| {
                 const row: u32 = @intCast(i);
-                if (!self.delta.gone.bits.isSet(row) or what.view.dead.contains(row)) continue;
+                if (!self.delta.pending_delete.bits.isSet(row) or what.view.deleted.contains(row)) continue;
                 const place = self.delta.place_of(row);
-                try part.bury(place.record.rows.ids, place.at, diagnostic);
+                try segment.bury(place.record.rows.ids, place.at, diagnostic);
             }
         }
 
         // ---- columns ----
         //
-        // Columns that come to an index that has rows. What stands in parts and in the log stays as it is: a part, and a record that
-        // brought rows, may lack the last columns of the schema, and whoever reads it knows what its rows have in them. So one root
+        // Columns that come to an index that has rows. What stands in segments and in the log stays as it is: a segment, and a record that
+        // brought rows, may lack the last columns of the schema, and whoever reads it knows what its rows have in them. So one manifest
         // with another schema is all that changes, written as at every checkpoint.
 
-        /// Other columns, where the schema is still of this version: one root, which is on the device when this returns.
+        /// Other columns, where the schema is still of this version: one manifest, which is on the device when this returns.
         pub fn set_schema(self: *Self, text: []const u8, version: u64, diagnostic: *Diagnostic) Error!Done {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -1435,8 +1435,8 @@ pub fn Live(comptime Store: type) type {
             const copy = try self.allocator.dupe(u8, text);
             self.schema = copy;
             self.has_columns = true;
-            self.write_root(diagnostic) catch |err| {
-                // If the root may be on the device nonetheless, the writer is poisoned and shows the former state.
+            self.write_manifest(diagnostic) catch |err| {
+                // If the manifest may be on the device nonetheless, the writer is poisoned and shows the former state.
                 self.schema = before;
                 self.has_columns = had_columns;
                 self.allocator.free(copy);
@@ -1449,73 +1449,73 @@ pub fn Live(comptime Store: type) type {
             return .{ .sequence = self.sequence, .durable = true };
         }
 
-        fn write_root(self: *Self, diagnostic: *Diagnostic) Error!void {
+        fn write_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
             if (!self.is_live) return self.adopt(diagnostic);
-            try self.write_new_root(self.parts.items, self.delta, diagnostic);
+            try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
-            self.show_all(); // rows that waited for their sync, too: the new root holds them
+            self.show_all(); // rows that waited for their sync, too: the new manifest holds them
         }
 
         // ---- checkpoints ----
         //
-        // Folding the log into files that a new root names: tombstones of every part, and a log that begins behind them.
+        // Folding the log into files that a new manifest names: tombstones of every segment, and a log that begins behind them.
         //
-        // The order is what matters. New files and their names are on the device before a root names them; the root takes the old
+        // The order is what matters. New files and their names are on the device before a manifest names them; the manifest takes the old
         // one's place by one rename; the old files go only once that rename is on the device. Where the rename, or the sync behind
-        // it, fails, nobody knows which root the device has: the writer is poisoned.
+        // it, fails, nobody knows which manifest the device has: the writer is poisoned.
 
         /// With the lock held.
         fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
             while (self.syncing) self.changed.wait(&self.mutex);
             if (self.poisoned) return self.check_writable(diagnostic);
-            if (self.is_live and self.log != null and self.position.offset == self.log_begin) return; // nothing to fold
-            try self.write_new_root(self.parts.items, self.delta, diagnostic);
+            if (self.is_live and self.wal != null and self.position.offset == self.wal_begin) return; // nothing to commit
+            try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
             self.show_all();
         }
 
-        /// Also where the log holds nothing new; no sync is under way. `given` and `delta` are what the root is to hold. They may be
+        /// Also where the log holds nothing new; no sync is under way. `given` and `delta` are what the manifest is to hold. They may be
         /// others than views see: once this has returned, whoever called it shows them, and with them all that was written.
-        fn write_new_root(self: *Self, given: []Part, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
+        fn write_new_manifest(self: *Self, given: []Segment, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
             const scratch = arena.allocator();
 
-            const parts = try scratch.alloc(root_file.Part, given.len);
-            const counts = try scratch.alloc(u64, parts.len);
+            const segments = try scratch.alloc(manifest_file.Segment, given.len);
+            const counts = try scratch.alloc(u64, segments.len);
             var made: std.ArrayList([]const u8) = .empty;
             var old: std.ArrayList([]const u8) = .empty;
             errdefer if (!self.poisoned) {
                 for (made.items) |name| diagnostics.discard(store, name);
             };
             var next_file = self.next_file;
-            for (given, parts, counts) |*part, *named, *count| {
-                count.* = part.gone.count();
-                named.* = .{ .path = part.path, .uuid = part.uuid, .n = part.n, .dead = part.file };
-                if (count.* == part.file_count) continue;
+            for (given, segments, counts) |*segment, *named, *count| {
+                count.* = segment.pending_delete.count();
+                named.* = .{ .path = segment.path, .uuid = segment.uuid, .n = segment.n, .dead = segment.file };
+                if (count.* == segment.file_count) continue;
                 const name = try numbered_name(scratch, &next_file, "dead", "bin");
                 try made.append(scratch, name);
-                const bytes = try dead_file.encode(scratch, part.uuid, &part.gone);
+                const bytes = try dead_file.encode(scratch, segment.uuid, &segment.pending_delete);
                 try diagnostics.write_file(store, name, bytes, diagnostic);
-                if (part.file) |before| try old.append(scratch, try scratch.dupe(u8, before));
+                if (segment.file) |before| try old.append(scratch, try scratch.dupe(u8, before));
                 named.dead = name;
             }
-            const log_name = try numbered_name(self.allocator, &next_file, "log", "velolog");
-            errdefer self.allocator.free(log_name);
-            try made.append(scratch, try scratch.dupe(u8, log_name));
-            var header: log_file.Header = .{ .uuid = undefined, .salt = self.prng.next(), .first_sequence = self.sequence + 1 };
-            _ = std.fmt.hexToBytes(&header.uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, root_file.file_name, "has a damaged uuid", .{});
-            const log = store.create(log_name) catch |err| return file_error(diagnostic, log_name, "create", err);
-            errdefer store.close(log);
-            const position = try self.begin_log(delta, scratch, log, log_name, &header, diagnostic);
+            const wal_name = try numbered_name(self.allocator, &next_file, "log", "velolog");
+            errdefer self.allocator.free(wal_name);
+            try made.append(scratch, try scratch.dupe(u8, wal_name));
+            var header: wal_file.Header = .{ .uuid = undefined, .salt = self.prng.next(), .first_sequence = self.sequence + 1 };
+            _ = std.fmt.hexToBytes(&header.uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
+            const wal = store.create(wal_name) catch |err| return file_error(diagnostic, wal_name, "create", err);
+            errdefer store.close(wal);
+            const position = try self.begin_wal(delta, scratch, wal, wal_name, &header, diagnostic);
             try diagnostics.sync_folder(store, ".", diagnostic);
 
-            const requests = try scratch.alloc(root_file.Request, self.requests.items.items.len);
+            const requests = try scratch.alloc(manifest_file.Request, self.requests.items.items.len);
             for (requests, self.requests.items.items) |*named, one| named.* = .{ .request = one.name, .sequence = one.sequence, .rows = one.rows, .row = one.row };
-            const root: root_file.Root = .{
+            const manifest: manifest_file.FolderManifest = .{
                 .uuid = &self.uuid,
                 .generation = self.generation + 1,
                 .dim = self.dim,
@@ -1524,50 +1524,50 @@ pub fn Live(comptime Store: type) type {
                 .ids = if (self.kind) |kind| @tagName(kind) else null,
                 .schema = self.schema,
                 .built = self.built,
-                .readers_understand = root_file.understood(self.has_rows or parts.len != 1, self.has_columns),
-                .writers_understand = root_file.understood(self.has_rows or parts.len != 1, self.has_columns),
+                .readers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
+                .writers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
                 .sequence = self.sequence,
                 .next_row = self.next_row,
                 .next_file = next_file,
-                .parts = parts,
-                .first_log = log_name,
+                .parts = segments,
+                .first_log = wal_name,
                 .requests = requests,
             };
             // Names are copied before the rename: from there on nothing may fail for want of memory.
-            const kept = try scratch.alloc(?[]const u8, parts.len);
+            const kept = try scratch.alloc(?[]const u8, segments.len);
             @memset(kept, null);
             errdefer for (kept) |name| if (name) |one| self.allocator.free(one);
-            for (parts, kept) |part, *name| name.* = if (part.dead) |file| try self.allocator.dupe(u8, file) else null;
+            for (segments, kept) |segment, *name| name.* = if (segment.dead) |file| try self.allocator.dupe(u8, file) else null;
             try made.append(scratch, temporary);
-            try diagnostics.write_file(store, temporary, try root_file.write(scratch, &root), diagnostic);
-            store.rename(temporary, root_file.file_name) catch |err| {
+            try diagnostics.write_file(store, temporary, try manifest_file.write(scratch, &manifest), diagnostic);
+            store.rename(temporary, manifest_file.file_name) catch |err| {
                 self.poisoned = true;
-                return file_error(diagnostic, root_file.file_name, "replace", err);
+                return file_error(diagnostic, manifest_file.file_name, "replace", err);
             };
             diagnostics.sync_folder(store, ".", diagnostic) catch |err| {
                 self.poisoned = true;
                 return err;
             };
 
-            if (self.log) |file| store.close(file);
-            if (self.log_name) |name| {
+            if (self.wal) |file| store.close(file);
+            if (self.wal_name) |name| {
                 try_append(scratch, &old, name);
                 self.allocator.free(name);
             }
-            for (given, kept, counts) |*part, name, count| {
-                if (part.file) |before| self.allocator.free(before);
-                part.file = name;
-                part.file_count = count;
+            for (given, kept, counts) |*segment, name, count| {
+                if (segment.file) |before| self.allocator.free(before);
+                segment.file = name;
+                segment.file_count = count;
             }
-            self.log_name = log_name;
-            self.log = log;
-            self.log_header = header;
+            self.wal_name = wal_name;
+            self.wal = wal;
+            self.wal_header = header;
             self.position = position;
-            self.log_begin = position.offset;
-            self.last_is_promise = position.offset > log_file.header_bytes;
-            self.generation = root.generation;
+            self.wal_begin = position.offset;
+            self.last_is_promise = position.offset > wal_file.header_bytes;
+            self.generation = manifest.generation;
             self.next_file = next_file;
-            self.root_sequence = self.sequence;
+            self.manifest_sequence = self.sequence;
             self.synced_sequence = self.sequence;
             self.synced_offset = position.offset;
             self.checkpoint_at = self.checkpoint_bytes(given);
@@ -1576,64 +1576,64 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// How long the log may grow: as long again as what it carries over, so that this is not written over and over.
-        fn checkpoint_bytes(self: *Self, parts: []const Part) u64 {
+        fn checkpoint_bytes(self: *Self, segments: []const Segment) u64 {
             var rows: u64 = 0;
-            for (parts) |part| rows += part.n;
+            for (segments) |segment| rows += segment.n;
             const most = if (self.options.checkpoint_bytes > 0) self.options.checkpoint_bytes else @max(least_bytes, rows / 16);
-            return if (self.log_begin == log_file.header_bytes) most else self.log_begin + @max(most, self.log_begin);
+            return if (self.wal_begin == wal_file.header_bytes) most else self.wal_begin + @max(most, self.wal_begin);
         }
 
-        /// The new log's header, and behind it the rows that no part holds. A promise ends them: all of it is on the device before a
-        /// root names it, so damage there is never taken for a torn end.
-        fn begin_log(self: *Self, delta: *const Delta, scratch: std.mem.Allocator, log: Store.File, name: []const u8, header: *const log_file.Header, diagnostic: *Diagnostic) Error!log_file.Position {
+        /// The new log's header, and behind it the rows that no segment holds. A promise ends them: all of it is on the device before a
+        /// manifest names it, so damage there is never taken for a torn end.
+        fn begin_wal(self: *Self, delta: *const Delta, scratch: std.mem.Allocator, wal: Store.File, name: []const u8, header: *const wal_file.Header, diagnostic: *Diagnostic) Error!wal_file.Position {
             const store = self.store;
-            var position: log_file.Position = .begin(header);
-            store.write(log, &header.encode(), 0) catch |err| return file_error(diagnostic, name, "write", err);
+            var position: wal_file.Position = .begin(header);
+            store.write(wal, &header.encode(), 0) catch |err| return file_error(diagnostic, name, "write", err);
             for (delta.records.items) |record| {
                 const offset = position.offset;
-                log_file.seal(record.bytes, .carried, record.rows.count, 0, &position);
-                store.write(log, record.bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
+                wal_file.seal(record.bytes, .carried, record.rows.count, 0, &position);
+                store.write(wal, record.bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
             }
-            if (delta.gone.count > 0) {
-                const size = std.mem.alignForward(usize, 4 * @as(usize, delta.gone.count), 8);
-                const bytes = try scratch.alloc(u8, log_file.record_bytes(size));
+            if (delta.pending_delete.count > 0) {
+                const size = std.mem.alignForward(usize, 4 * @as(usize, delta.pending_delete.count), 8);
+                const bytes = try scratch.alloc(u8, wal_file.record_bytes(size));
                 @memset(bytes, 0);
-                var at: usize = log_file.record_header_bytes;
+                var at: usize = wal_file.record_header_bytes;
                 for (0..delta.rows) |row| {
-                    if (!delta.gone.bits.isSet(row)) continue;
+                    if (!delta.pending_delete.bits.isSet(row)) continue;
                     std.mem.writeInt(u32, bytes[at..][0..4], @intCast(row), .little);
                     at += 4;
                 }
                 const offset = position.offset;
-                log_file.seal(bytes, .buried, delta.gone.count, 0, &position);
-                store.write(log, bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
+                wal_file.seal(bytes, .buried, delta.pending_delete.count, 0, &position);
+                store.write(wal, bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
             }
-            if (position.offset > log_file.header_bytes) {
-                var promise: [log_file.record_header_bytes]u8 align(8) = @splat(0);
+            if (position.offset > wal_file.header_bytes) {
+                var promise: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
                 const offset = position.offset;
-                log_file.seal(&promise, .promise, 0, offset, &position);
-                store.write(log, &promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
+                wal_file.seal(&promise, .promise, 0, offset, &position);
+                store.write(wal, &promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
             }
-            store.sync(log) catch |err| return file_error(diagnostic, name, "sync", err);
+            store.sync(wal) catch |err| return file_error(diagnostic, name, "sync", err);
             return position;
         }
 
         /// A writer takes over what it finds: a torn end is put aside, the records of the log are written anew, since a device may
         /// have lost what its cache still shows, and litter goes.
-        fn take_over(self: *Self, end: log_file.End, diagnostic: *Diagnostic) Error!void {
+        fn take_over(self: *Self, end: wal_file.End, diagnostic: *Diagnostic) Error!void {
             if (end == .torn) try self.put_aside(diagnostic);
-            self.log_begin = 0;
-            if (self.position.offset > log_file.header_bytes or end == .torn) {
+            self.wal_begin = 0;
+            if (self.position.offset > wal_file.header_bytes or end == .torn) {
                 try self.make_checkpoint(diagnostic);
             } else {
-                // The root may stand there by a rename that no sync has seen, and what it no longer names goes below: not before
-                // the root is there for good.
+                // The manifest may stand there by a rename that no sync has seen, and what it no longer names goes below: not before
+                // the manifest is there for good.
                 try diagnostics.sync_folder(self.store, ".", diagnostic);
-                self.log = self.store.open_file(self.log_name.?, .read_write) catch |err| return file_error(diagnostic, self.log_name.?, "open", err);
+                self.wal = self.store.open_file(self.wal_name.?, .read_write) catch |err| return file_error(diagnostic, self.wal_name.?, "open", err);
                 self.synced_offset = self.position.offset;
                 self.synced_sequence = self.sequence;
-                self.log_begin = self.position.offset;
-                self.checkpoint_at = self.checkpoint_bytes(self.parts.items);
+                self.wal_begin = self.position.offset;
+                self.checkpoint_at = self.checkpoint_bytes(self.segments.items);
             }
             try self.remove_old_names(diagnostic);
             try self.remove_litter(diagnostic);
@@ -1641,16 +1641,16 @@ pub fn Live(comptime Store: type) type {
 
         fn put_aside(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
-            const bytes = try diagnostics.read_file(self.allocator, store, self.log_name.?, std.math.maxInt(u63), diagnostic) orelse
-                return diagnostics.damaged(diagnostic, self.log_name.?, "is missing", .{});
+            const bytes = try diagnostics.read_file(self.allocator, store, self.wal_name.?, std.math.maxInt(u63), diagnostic) orelse
+                return diagnostics.damaged(diagnostic, self.wal_name.?, "is missing", .{});
             defer self.allocator.free(bytes);
             var buffer: [80]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}.torn", .{self.log_name.?}) catch unreachable; // root.zig limits it
+            const name = std.fmt.bufPrint(&buffer, "{s}.torn", .{self.wal_name.?}) catch unreachable; // manifest.zig limits it
             try diagnostics.write_file(store, name, bytes[@intCast(self.position.offset)..], diagnostic);
             try diagnostics.sync_folder(store, ".", diagnostic);
         }
 
-        /// Files of ours that no root names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
+        /// Files of ours that no manifest names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
         fn remove_litter(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);
@@ -1670,50 +1670,50 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn is_named(self: *Self, name: []const u8) bool {
-            if (std.mem.eql(u8, name, self.log_name.?)) return true;
-            for (self.parts.items) |part| {
-                if (std.mem.eql(u8, name, part.path)) return true;
-                if (part.file) |file| if (std.mem.eql(u8, name, file)) return true;
+            if (std.mem.eql(u8, name, self.wal_name.?)) return true;
+            for (self.segments.items) |segment| {
+                if (std.mem.eql(u8, name, segment.path)) return true;
+                if (segment.file) |file| if (std.mem.eql(u8, name, file)) return true;
             }
             return false;
         }
 
         // ---- the first write ----
         //
-        // From an index as it was built to live data: its files get a second name in a part, live.json names the part, and the
+        // From an index as it was built to live data: its files get a second name in a segment, live.json names the segment, and the
         // names in the folder itself go, the manifest first. An older velo then finds no index rather than a wrong one.
         //
         // Killed before live.json is there, the folder is the index it was, and what stands beside is litter; killed after, the
         // next writer takes the rest of the old names away.
 
-        /// An index without live.json: one part, the folder itself.
+        /// An index without live.json: one segment, the folder itself.
         pub fn describe(self: *Self, diagnostic: *Diagnostic) Error!void {
-            var parsed = try self.read_manifest(manifest.file_name, diagnostic);
+            var parsed = try self.read_segment_manifest(segment_manifest.file_name, diagnostic);
             defer parsed.deinit();
             const found = &parsed.value;
-            for (self.parts.items) |*part| {
-                if (part.n == found.n and std.mem.eql(u8, part.uuid, found.uuid)) return; // as before
+            for (self.segments.items) |*segment| {
+                if (segment.n == found.n and std.mem.eql(u8, segment.uuid, found.uuid)) return; // as before
             }
             if (self.begun) return diagnostics.replaced(diagnostic);
             self.dim = found.dim;
-            self.dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, manifest.file_name, "names a type that is none", .{});
+            self.dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a type that is none", .{});
             const metric = try self.allocator.dupe(u8, found.metric);
             self.allocator.free(self.metric);
             self.metric = metric;
-            try self.add_part("", found.uuid, found.n, null);
+            try self.add_segment("", found.uuid, found.n, null);
         }
 
-        pub fn read_manifest(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!manifest.Parsed {
-            const text = try diagnostics.read_file(self.allocator, self.store, name, manifest.bytes_max, diagnostic) orelse {
+        pub fn read_segment_manifest(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!segment_manifest.Parsed {
+            const text = try diagnostics.read_file(self.allocator, self.store, name, segment_manifest.bytes_max, diagnostic) orelse {
                 diagnostic.say("the folder holds no index", .{});
                 return error.NotAnIndex;
             };
             defer self.allocator.free(text);
-            return manifest.parse(self.allocator, text) catch |err| switch (err) {
-                error.BadManifest => diagnostics.damaged(diagnostic, manifest.file_name, "is damaged", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, manifest.file_name),
+            return segment_manifest.parse(self.allocator, text) catch |err| switch (err) {
+                error.BadManifest => diagnostics.damaged(diagnostic, segment_manifest.file_name, "is damaged", .{}),
+                error.NewerVersion => diagnostics.newer(diagnostic, segment_manifest.file_name),
                 error.OlderVersion => {
-                    diagnostic.in_file(manifest.file_name, "the index was written by an older velo: build it again", .{});
+                    diagnostic.in_file(segment_manifest.file_name, "the index was written by an older velo: build it again", .{});
                     return error.UnsupportedVersion;
                 },
                 error.OutOfMemory => error.OutOfMemory,
@@ -1723,31 +1723,31 @@ pub fn Live(comptime Store: type) type {
         /// The first write, with the lock held: when this returns the folder is live and its log empty.
         fn adopt(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
-            const part = &self.parts.items[0];
-            if (part.finder == null) try self.open_finder(part, diagnostic);
+            const segment = &self.segments.items[0];
+            if (segment.finder == null) try self.open_finder(segment, diagnostic);
             self.prng.source.fill(self.uuid[0..16]);
             const raw: [16]u8 = self.uuid[0..16].*;
             _ = std.fmt.bufPrint(&self.uuid, "{x}", .{&raw}) catch unreachable;
-            const built = try self.allocator.dupe(u8, part.uuid);
+            const built = try self.allocator.dupe(u8, segment.uuid);
             if (self.built) |before| self.allocator.free(before);
             self.built = built;
             self.next_file = 2;
-            var adopted = part.*;
+            var adopted = segment.*;
             adopted.path = try self.allocator.dupe(u8, "part-0000000000000001");
             errdefer if (!self.is_live) self.allocator.free(adopted.path);
-            self.make_part(adopted.path, diagnostic) catch |err| {
+            self.make_segment(adopted.path, diagnostic) catch |err| {
                 store.remove_folder(adopted.path) catch {}; // litter: the next try takes it away
                 return err;
             };
-            self.write_new_root((&adopted)[0..1], self.delta, diagnostic) catch |err| {
+            self.write_new_manifest((&adopted)[0..1], self.delta, diagnostic) catch |err| {
                 if (!self.poisoned) store.remove_folder(adopted.path) catch {};
                 return err;
             };
             {
                 self.seen.lock();
                 defer self.seen.unlock();
-                self.allocator.free(part.path);
-                part.* = adopted;
+                self.allocator.free(segment.path);
+                segment.* = adopted;
                 self.show_all();
             }
             self.is_live = true;
@@ -1757,21 +1757,21 @@ pub fn Live(comptime Store: type) type {
             };
         }
 
-        fn make_part(self: *Self, path: []const u8, diagnostic: *Diagnostic) Error!void {
+        fn make_segment(self: *Self, path: []const u8, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
-            var parsed = try self.read_manifest(manifest.file_name, diagnostic);
+            var parsed = try self.read_segment_manifest(segment_manifest.file_name, diagnostic);
             defer parsed.deinit();
-            if (!std.mem.eql(u8, parsed.value.uuid, self.parts.items[0].uuid)) {
+            if (!std.mem.eql(u8, parsed.value.uuid, self.segments.items[0].uuid)) {
                 diagnostic.say("the index was replaced by another one: open it again", .{});
                 return error.Unsupported;
             }
             store.remove_folder(path) catch |err| return file_error(diagnostic, path, "remove", err);
             store.make_folder(path) catch |err| return file_error(diagnostic, path, "create", err);
             for (parsed.value.files) |file| try self.link_into(path, file.name, diagnostic);
-            try self.link_into(path, manifest.file_name, diagnostic);
+            try self.link_into(path, segment_manifest.file_name, diagnostic);
             var buffer: [128]u8 = undefined;
             const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, find.file_name }) catch unreachable; // our own short names
-            try diagnostics.write_file(store, name, self.parts.items[0].finder_owned.?, diagnostic);
+            try diagnostics.write_file(store, name, self.segments.items[0].finder_owned.?, diagnostic);
             try diagnostics.sync_folder(store, path, diagnostic);
         }
 
@@ -1779,7 +1779,7 @@ pub fn Live(comptime Store: type) type {
             const store = self.store;
             var buffer: [512]u8 = undefined;
             const to = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, name }) catch
-                return diagnostics.damaged(diagnostic, manifest.file_name, "names a file whose name is too long", .{});
+                return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a file whose name is too long", .{});
             store.link(name, to) catch |err| switch (@as(anyerror, err)) {
                 error.FileNotFound => return diagnostics.damaged(diagnostic, name, "is missing from the index", .{}),
                 // File systems without hard links.
@@ -1794,23 +1794,23 @@ pub fn Live(comptime Store: type) type {
         /// The manifest is gone for good before anything is acknowledged; the other names may go whenever.
         fn remove_old_names(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
-            store.remove(manifest.file_name) catch |err| switch (@as(anyerror, err)) {
+            store.remove(segment_manifest.file_name) catch |err| switch (@as(anyerror, err)) {
                 error.FileNotFound => {},
-                else => return file_error(diagnostic, manifest.file_name, "remove", err),
+                else => return file_error(diagnostic, segment_manifest.file_name, "remove", err),
             };
             try diagnostics.sync_folder(store, ".", diagnostic);
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
             const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
-            if (self.parts.items.len == 0) return;
+            if (self.segments.items.len == 0) return;
             var buffer: [512]u8 = undefined;
             for (names) |name| {
-                const inside = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ self.parts.items[0].path, name }) catch continue;
+                const inside = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ self.segments.items[0].path, name }) catch continue;
                 if (store.exists(inside) catch false) diagnostics.discard(store, name);
             }
         }
 
-        /// The file of a part whose other files are complete; all of it is on the device when this returns.
+        /// The file of a segment whose other files are complete; all of it is on the device when this returns.
         fn write_finder(self: *Self, path: []const u8, ids: Ids, diagnostic: *Diagnostic) Error![]align(4) u8 {
             var buffer: [128]u8 = undefined;
             const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, find.file_name }) catch {
@@ -1826,13 +1826,13 @@ pub fn Live(comptime Store: type) type {
 
         // ---- what searches see ----
 
-        /// A copy of the dead rows of a part; false, and nothing copied, where none is.
-        pub fn copy_dead(self: *Self, part: usize, out: *BitSet) bool {
+        /// A copy of the dead rows of a segment; false, and nothing copied, where none is.
+        pub fn copy_deleted(self: *Self, segment: usize, out: *BitSet) bool {
             self.mutex.lock();
             defer self.mutex.unlock();
-            const one = &self.parts.items[part];
-            if (one.dead_count == 0) return false;
-            @memcpy(out.words, one.dead.words);
+            const one = &self.segments.items[segment];
+            if (one.deleted_count == 0) return false;
+            @memcpy(out.words, one.deleted.words);
             return true;
         }
 
@@ -1843,42 +1843,42 @@ pub fn Live(comptime Store: type) type {
             const allocator = self.allocator;
             const view = try allocator.create(View);
             errdefer allocator.destroy(view);
-            const parts = try allocator.alloc(delta_room.PartView, self.parts.items.len);
+            const segments = try allocator.alloc(delta_room.SegmentView, self.segments.items.len);
             var size: usize = 0;
-            for (self.parts.items) |part| size += part.path.len + part.uuid.len;
+            for (self.segments.items) |segment| size += segment.path.len + segment.uuid.len;
             const names = try allocator.alloc(u8, size);
             errdefer allocator.free(names);
             var name_bytes: std.ArrayList(u8) = .initBuffer(names);
             var made: usize = 0;
             errdefer {
-                for (parts[0..made]) |*part| if (part.dead) |*set| set.deinit(allocator);
-                allocator.free(parts);
+                for (segments[0..made]) |*segment| if (segment.deleted) |*set| set.deinit(allocator);
+                allocator.free(segments);
             }
-            for (parts, self.parts.items) |*part, *of| {
-                part.* = .{ .path = delta_room.append(&name_bytes, of.path), .uuid = delta_room.append(&name_bytes, of.uuid), .n = of.n, .dead = null };
-                if (of.dead_count > 0) {
-                    part.dead = try BitSet.init(allocator, @intCast(of.n));
-                    @memcpy(part.dead.?.words, of.dead.words);
+            for (segments, self.segments.items) |*segment, *of| {
+                segment.* = .{ .path = delta_room.append(&name_bytes, of.path), .uuid = delta_room.append(&name_bytes, of.uuid), .n = of.n, .deleted = null };
+                if (of.deleted_count > 0) {
+                    segment.deleted = try BitSet.init(allocator, @intCast(of.n));
+                    @memcpy(segment.deleted.?.words, of.deleted.words);
                 }
                 made += 1;
             }
             const delta: *Delta = self.delta;
             const records = try allocator.dupe(*delta_room.Record, delta.records.items[0..delta.shown_records]);
             errdefer allocator.free(records);
-            var dead = try BitSet.init(allocator, delta.shown_rows);
-            delta_room.copy_bits(&dead, &delta.dead.bits);
+            var deleted = try BitSet.init(allocator, delta.shown_rows);
+            delta_room.copy_bits(&deleted, &delta.deleted.bits);
             view.* = .{
                 .allocator = allocator,
                 .layout = self.layout,
                 .delta_layout = self.delta_layout,
                 .sequence = self.shown_sequence,
                 .schema_version = self.schema_version,
-                .parts = parts,
+                .segments = segments,
                 .names = names,
                 .delta = delta.hold(),
                 .records = records,
                 .rows = delta.shown_rows,
-                .dead = dead,
+                .deleted = deleted,
                 .shape = self.shape(),
             };
             return view;
@@ -1888,10 +1888,10 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             var rows: u64 = 0;
-            var dead: u64 = 0;
-            for (self.parts.items) |part| {
-                rows += part.n;
-                dead += part.dead_count;
+            var deleted: u64 = 0;
+            for (self.segments.items) |segment| {
+                rows += segment.n;
+                deleted += segment.deleted_count;
             }
             return .{
                 .is_live = self.is_live,
@@ -1900,10 +1900,10 @@ pub fn Live(comptime Store: type) type {
                 .sequence = self.sequence,
                 .layout = self.layout,
                 .rows = rows,
-                .dead = dead,
-                .parts = self.parts.items.len,
+                .deleted = deleted,
+                .segments = self.segments.items.len,
                 .delta_rows = self.delta.shown_rows,
-                .delta_dead = self.delta.dead.count,
+                .delta_deleted = self.delta.deleted.count,
                 .delta_bytes = self.delta.bytes,
                 .delta_bytes_max = self.options.delta_bytes,
                 .kind = self.kind,
@@ -1934,7 +1934,7 @@ fn is_ours(name: []const u8, comptime stem: []const u8, comptime suffix: []const
     return std.mem.indexOfNone(u8, name[stem.len..][0..16], "0123456789abcdef") == null;
 }
 
-/// A folder with live data from nothing: no part, no row, an empty log.
+/// A folder with live data from nothing: no segment, no row, an empty log.
 pub const CreateOptions = struct {
     dim: u32,
     metric: scan.Metric,
@@ -1944,17 +1944,17 @@ pub const CreateOptions = struct {
     seed: ?u64 = null,
 };
 
-/// The folder is there, and holds nothing. Its root comes last, so a folder in which this was killed holds no index.
+/// The folder is there, and holds nothing. Its manifest comes last, so a folder in which this was killed holds no index.
 pub fn create(allocator: std.mem.Allocator, store: anytype, options: CreateOptions, diagnostic: *Diagnostic) Error!void {
     var prng = base.Prng.init(options.seed orelse std.crypto.random.int(u64));
     var raw: [16]u8 = undefined;
     prng.source.fill(&raw);
     const uuid = std.fmt.bytesToHex(raw, .lower);
-    const header: log_file.Header = .{ .uuid = raw, .salt = prng.next(), .first_sequence = 1 };
-    const log_name = "log-0000000000000001.velolog";
-    try diagnostics.write_file(store, log_name, &header.encode(), diagnostic);
+    const header: wal_file.Header = .{ .uuid = raw, .salt = prng.next(), .first_sequence = 1 };
+    const wal_name = "log-0000000000000001.velolog";
+    try diagnostics.write_file(store, wal_name, &header.encode(), diagnostic);
     try diagnostics.sync_folder(store, ".", diagnostic);
-    const root: root_file.Root = .{
+    const manifest: manifest_file.FolderManifest = .{
         .uuid = &uuid,
         .generation = 1,
         .dim = options.dim,
@@ -1965,11 +1965,11 @@ pub fn create(allocator: std.mem.Allocator, store: anytype, options: CreateOptio
         .next_row = 0,
         .next_file = 2,
         .parts = &.{},
-        .first_log = log_name,
+        .first_log = wal_name,
     };
-    const text = try root_file.write(allocator, &root);
+    const text = try manifest_file.write(allocator, &manifest);
     defer allocator.free(text);
     try diagnostics.write_file(store, temporary, text, diagnostic);
-    store.rename(temporary, root_file.file_name) catch |err| return file_error(diagnostic, root_file.file_name, "replace", err);
+    store.rename(temporary, manifest_file.file_name) catch |err| return file_error(diagnostic, manifest_file.file_name, "replace", err);
     try diagnostics.sync_folder(store, ".", diagnostic);
 }

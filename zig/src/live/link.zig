@@ -32,14 +32,14 @@ pub const Walk = struct {
     frontier: std.PriorityQueue(Hit, void, nearer) = undefined,
     found: []Hit,
     /// Rows measured by the last walk.
-    looks: u32 = 0,
+    visits: u32 = 0,
 
     /// Limits that end a walk before its list is full.
     pub const Until = struct {
         /// Whatever is nearer is followed, be the list full or not.
         within: f32 = -std.math.inf(f32),
         /// More are not looked at.
-        looks: u64 = std.math.maxInt(u64),
+        visits: u64 = std.math.maxInt(u64),
     };
 
     fn nearer(_: void, a: Hit, b: Hit) std.math.Order {
@@ -92,7 +92,7 @@ pub const Walk = struct {
     pub fn run(self: *Walk, query: scan.Point, list_size: usize, passing: ?BitSet, until: Until) error{OutOfMemory}!?[]Hit {
         self.visited.clear();
         self.frontier.clearRetainingCapacity();
-        self.looks = 0;
+        self.visits = 0;
         var nearest: scan.Nearest = .{ .hits = self.found[0..list_size] };
         const stride = links_room.stride_of(self.rows);
         var seeds: [links_room.seeds_max]u32 = undefined;
@@ -104,17 +104,17 @@ pub const Walk = struct {
             seeds[count] = row;
             count += 1;
         }
-        try self.look(query, seeds[0..count], passing, &nearest);
+        try self.visit(query, seeds[0..count], passing, &nearest);
         var buffer: [degree]u32 = undefined;
         while (self.frontier.removeOrNull()) |next| {
             if (nearest.is_full() and next.farther(nearest.farthest()) and next.distance > until.within) break;
-            if (self.looks > until.looks) return null;
-            try self.look(query, self.links.neighbors(next.row, &buffer), passing, &nearest);
+            if (self.visits > until.visits) return null;
+            try self.visit(query, self.links.neighbors(next.row, &buffer), passing, &nearest);
         }
         return nearest.sorted();
     }
 
-    fn look(self: *Walk, query: scan.Point, rows: []u32, passing: ?BitSet, nearest: *scan.Nearest) error{OutOfMemory}!void {
+    fn visit(self: *Walk, query: scan.Point, rows: []u32, passing: ?BitSet, nearest: *scan.Nearest) error{OutOfMemory}!void {
         var count: usize = 0;
         for (rows) |row| {
             if (row >= self.visited.len or !self.visited.insert_new(row)) continue;
@@ -127,7 +127,7 @@ pub const Walk = struct {
             count += 1;
         }
         try self.frontier.ensureUnusedCapacity(count);
-        self.looks += @intCast(count);
+        self.visits += @intCast(count);
         for (rows[0..count]) |row| {
             const hit: Hit = .{ .distance = self.measure.distance(query, self.links.vector(row)), .row = row };
             if (nearest.is_full() and hit.farther(nearest.farthest())) continue;
@@ -135,7 +135,7 @@ pub const Walk = struct {
             var copy: ?u32 = row;
             while (copy) |one| : (copy = self.links.copy_after(one)) {
                 if (self.counts(one, passing)) break nearest.offer(hit);
-                self.looks += 1;
+                self.visits += 1;
             }
         }
     }
@@ -159,7 +159,7 @@ const alpha = 1.2;
 /// Before a row is linked a walk for it may be compared with a scan. So often, and as rarely as makes scans cost no more
 /// than so many distances a row.
 const sample_stride = 16;
-const sample_looks = 256;
+const sample_visits = 256;
 pub const sample_k = 10;
 /// The share of a sample's nearest that walks may miss, less than what is promised.
 const missed_share = 0.001;
@@ -199,7 +199,7 @@ const Linker = struct {
         const own = self.point(row, 0);
         walk.rows = row;
         const candidates = (try walk.run(own, list_build, null, .{})).?;
-        Links.set_float(&self.links.looks, 0.98 * Links.float(&self.links.looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / list_build);
+        Links.set_float(&self.links.visits, 0.98 * Links.float(&self.links.visits) + 0.02 * @as(f32, @floatFromInt(walk.visits)) / list_build);
         for (candidates) |candidate| {
             if (self.are_equal(candidate.row, row)) return self.links.add_copy(candidate.row, row);
         }
@@ -327,7 +327,7 @@ fn link_some(allocator: std.mem.Allocator, links: *Links, shape: scan.Shape, fro
     defer walk.deinit();
     for (from..end) |number| {
         const row: u32 = @intCast(number);
-        const stride = @max(sample_stride, std.math.ceilPowerOfTwoAssert(u32, row / sample_looks + 1));
+        const stride = @max(sample_stride, std.math.ceilPowerOfTwoAssert(u32, row / sample_visits + 1));
         if (row >= tail_rows and links_room.shuffled(row) % stride == 0) try linker.sample(&walk, row);
         try linker.link(&walk, row);
         links.linked.store(row + 1, .release);

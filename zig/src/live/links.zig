@@ -46,9 +46,9 @@ pub const Links = struct {
     /// It begins above what most data take, since few rows have been measured by then.
     list_size: Atomic = .init(@bitCast(@as(f32, 128))),
     /// Rows that a walk measures for each place of its list; a float.
-    looks: Atomic = .init(@bitCast(@as(f32, 16))),
-    /// The same of walks within what parts have found, by the places of a whole list.
-    looks_within: Atomic = .init(@bitCast(@as(f32, 4))),
+    visits: Atomic = .init(@bitCast(@as(f32, 16))),
+    /// The same of walks within what segments have found, by the places of a whole list.
+    visits_within: Atomic = .init(@bitCast(@as(f32, 4))),
 
     pub fn deinit(self: *Links, allocator: std.mem.Allocator) void {
         for (0..self.chunks) |number| allocator.destroy(self.chunk(@intCast(number)));

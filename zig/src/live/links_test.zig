@@ -18,7 +18,7 @@ const allocator = std.testing.allocator;
 const World = struct {
     delta: *Delta,
     shape: scan.Shape,
-    dead: BitSet,
+    deleted: BitSet,
     records: []*delta_room.Record = undefined,
     rows: u32,
     prng: base.Prng,
@@ -29,7 +29,7 @@ const World = struct {
         var self: World = .{
             .delta = try .create(allocator),
             .shape = shape,
-            .dead = try .init(allocator, rows),
+            .deleted = try .init(allocator, rows),
             .rows = rows,
             .prng = .init(seed),
         };
@@ -61,7 +61,7 @@ const World = struct {
     }
 
     fn deinit(self: *World) void {
-        self.dead.deinit(allocator);
+        self.deleted.deinit(allocator);
         self.delta.release();
     }
 
@@ -90,7 +90,7 @@ const World = struct {
 
     fn alive(self: *const World) !BitSet {
         var set = try BitSet.init(allocator, self.rows);
-        for (0..self.rows) |row| if (!self.dead.contains(row)) set.insert(row);
+        for (0..self.rows) |row| if (!self.deleted.contains(row)) set.insert(row);
         return set;
     }
 };
@@ -113,8 +113,8 @@ test "walks find what scans find, of every metric, type and share of dead rows" 
         try std.testing.expectEqual(1000, world.delta.links.linked.raw);
         var walk = try Walk.init(allocator, &world.delta.links, world.shape, world.rows, world.rows, 100);
         defer walk.deinit();
-        for ([_]u64{ 0, 50, 90 }) |dead_percent| {
-            for (0..world.rows) |row| if (world.prng.below(100) < dead_percent) world.dead.insert(row);
+        for ([_]u64{ 0, 50, 90 }) |deleted_percent| {
+            for (0..world.rows) |row| if (world.prng.below(100) < deleted_percent) world.deleted.insert(row);
             var alive = try world.alive();
             defer alive.deinit(allocator);
             var found: f64 = 0;
@@ -180,13 +180,13 @@ test "a search walks where that takes less, looks at every row where it must, an
     defer world.deinit();
     world.link();
     const seen = 15_000;
-    var dead = try BitSet.init(allocator, seen);
-    defer dead.deinit(allocator);
-    for (0..seen / 10) |i| dead.insert(10 * i);
+    var deleted = try BitSet.init(allocator, seen);
+    defer deleted.deinit(allocator);
+    for (0..seen / 10) |i| deleted.insert(10 * i);
     var view: View = undefined;
     view.shape = world.shape;
     view.rows = seen;
-    view.dead = dead;
+    view.deleted = deleted;
     view.records = world.records[0 .. seen / 125];
     view.delta = world.delta;
     var few = try BitSet.init(allocator, seen);
@@ -195,12 +195,12 @@ test "a search walks where that takes less, looks at every row where it must, an
     var half = try BitSet.init(allocator, seen);
     defer half.deinit(allocator);
     for (0..seen / 2) |i| half.insert(2 * i + 1);
-    const Case = struct { recall: f32, passing: ?BitSet, looks_least: u32, looks_most: u32 };
+    const Case = struct { recall: f32, passing: ?BitSet, visits_least: u32, visits_most: u32 };
     for ([_]Case{
-        .{ .recall = 1, .passing = null, .looks_least = 13_500, .looks_most = 13_500 },
-        .{ .recall = 0.99, .passing = null, .looks_least = 10, .looks_most = 4000 },
-        .{ .recall = 0.99, .passing = half, .looks_least = 10, .looks_most = 4000 },
-        .{ .recall = 0.99, .passing = few, .looks_least = 200, .looks_most = 200 },
+        .{ .recall = 1, .passing = null, .visits_least = 13_500, .visits_most = 13_500 },
+        .{ .recall = 0.99, .passing = null, .visits_least = 10, .visits_most = 4000 },
+        .{ .recall = 0.99, .passing = half, .visits_least = 10, .visits_most = 4000 },
+        .{ .recall = 0.99, .passing = few, .visits_least = 200, .visits_most = 200 },
     }) |case| {
         var found: f64 = 0;
         for (0..20) |_| {
@@ -208,12 +208,12 @@ test "a search walks where that takes less, looks at every row where it must, an
             world.point(&values);
             var hits: [2][10]scan.Hit = undefined;
             var counts: [2][1]u32 = undefined;
-            var looks: [2][1]u32 = undefined;
+            var visits: [2][1]u32 = undefined;
             for ([_]f32{ case.recall, 1 }, 0..) |recall, i|
-                try nearest.search(allocator, &view, &values, .{ .k = 10, .recall = recall, .passing = &.{case.passing} }, &hits[i], &counts[i], &looks[i]);
+                try nearest.search(allocator, &view, &values, .{ .k = 10, .recall = recall, .passing = &.{case.passing} }, &hits[i], &counts[i], &visits[i]);
             try std.testing.expectEqual([2][1]u32{ .{10}, .{10} }, counts);
-            for (hits[0]) |hit| try std.testing.expect(hit.row < seen and !dead.contains(hit.row) and (case.passing == null or case.passing.?.contains(hit.row)));
-            try std.testing.expect(looks[0][0] >= case.looks_least and looks[0][0] <= case.looks_most);
+            for (hits[0]) |hit| try std.testing.expect(hit.row < seen and !deleted.contains(hit.row) and (case.passing == null or case.passing.?.contains(hit.row)));
+            try std.testing.expect(visits[0][0] >= case.visits_least and visits[0][0] <= case.visits_most);
             found += share_found(&hits[0], &hits[1]);
         }
         try std.testing.expect(found >= 0.97 * 20);
@@ -227,14 +227,14 @@ test "within what is known elsewhere a search finds the same and looks at fewer 
     var view: View = undefined;
     view.shape = world.shape;
     view.rows = world.rows;
-    view.dead = world.dead;
+    view.deleted = world.deleted;
     view.records = world.records;
     view.delta = world.delta;
     var question: nearest.Question = undefined;
     try question.init(allocator, &view, .{ .k = 10, .recall = 0.99, .passing = &.{} }, 1);
     defer question.deinit();
     var found: f64 = 0;
-    var looks: [2]u64 = .{ 0, 0 };
+    var visits: [2]u64 = .{ 0, 0 };
     const queries = 100;
     for (0..queries) |_| {
         var values: [4]f32 = undefined;
@@ -244,17 +244,17 @@ test "within what is known elsewhere a search finds the same and looks at fewer 
         var looked: [1]u32 = undefined;
         try nearest.search(allocator, &view, &values, .{ .k = 10, .recall = 1, .passing = &.{} }, &all, &counts, &looked);
         var hits: [10]scan.Hit = undefined;
-        looks[0] += question.answer(0, &values, std.math.inf(f32), &hits).looks;
+        visits[0] += question.answer(0, &values, std.math.inf(f32), &hits).visits;
         // The third nearest lies elsewhere: the rest is not wanted, and nothing of it is given.
         const within = all[3].distance;
         const answer = question.answer(0, &values, within, &hits);
-        looks[1] += answer.looks;
+        visits[1] += answer.visits;
         for (hits[0..answer.count]) |hit| try std.testing.expect(hit.distance <= within);
         found += share_found(hits[0..answer.count], all[0..3]);
         try std.testing.expectEqual(0, question.answer(0, &values, -1, &hits).count);
     }
     try std.testing.expect(found >= 0.97 * queries);
-    try std.testing.expect(4 * looks[1] < 3 * looks[0]);
+    try std.testing.expect(4 * visits[1] < 3 * visits[0]);
 }
 
 test "threads walk over rows while another links some" {

@@ -1,4 +1,4 @@
-//! The live room: data that is written while it is searched. A folder's root names parts (ordinary indexes, none of whose
+//! The live room: data that is written while it is searched. A folder's manifest names segments (ordinary indexes, none of whose
 //! files changes), the tombstones of each, and a log; see docs/FORMAT.md.
 const store = @import("store.zig");
 const folder = @import("folder.zig");
@@ -13,11 +13,11 @@ pub const Done = folder.Done;
 pub const Info = folder.Info;
 pub const Outcome = folder.Outcome;
 pub const Row = @import("delta.zig").Row;
-/// In the place of a part's number: rows of the delta.
-pub const delta_part = @import("delta.zig").part_number;
+/// In the place of a segment's number: rows of the delta.
+pub const delta_segment = @import("delta.zig").segment_number;
 pub const Expected = folder.Expected;
 pub const Call = folder.Call;
-pub const Fold = folder.Fold;
+pub const Commit = folder.Commit;
 pub const View = @import("delta.zig").View;
 pub const Rows = @import("rows.zig").Rows;
 pub const Kind = @import("rows.zig").Kind;
@@ -29,8 +29,8 @@ pub const Diagnostic = diagnostics.Diagnostic;
 pub const Error = diagnostics.Error;
 pub const find = @import("find.zig");
 pub const Ids = find.Ids;
-pub const root = @import("root.zig");
-pub const log = @import("log.zig");
+pub const manifest = @import("manifest.zig");
+pub const wal = @import("wal.zig");
 pub const Moment = @import("moment.zig").Moment;
 pub const verify = @import("moment.zig").verify;
 
@@ -39,16 +39,16 @@ test {
     _ = folder;
     _ = diagnostics;
     _ = find;
-    _ = root;
-    _ = log;
-    _ = @import("dead.zig");
+    _ = manifest;
+    _ = wal;
+    _ = @import("deleted.zig");
     _ = @import("delta.zig");
     _ = @import("link.zig");
     _ = @import("links.zig");
     _ = @import("links_test.zig");
     _ = @import("moment.zig");
     _ = nearest;
-    _ = @import("root.zig");
+    _ = @import("manifest.zig");
     _ = @import("rows.zig");
     _ = @import("scan.zig");
     _ = @import("live_test.zig");

@@ -6,7 +6,7 @@ const FolderStore = @import("store.zig").FolderStore;
 const folder = @import("folder.zig");
 const Row = @import("delta.zig").Row;
 const find = @import("find.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const BitSet = base.BitSet;
 const Live = folder.Live(FolderStore);
@@ -57,10 +57,10 @@ const Opened = struct {
         self.store.deinit();
     }
 
-    fn expect_dead(self: *Opened, vertices: []const u32) !void {
+    fn expect_deleted(self: *Opened, vertices: []const u32) !void {
         var set = try BitSet.init(std.testing.allocator, n);
         defer set.deinit(std.testing.allocator);
-        try std.testing.expectEqual(vertices.len > 0, self.live.copy_dead(0, &set));
+        try std.testing.expectEqual(vertices.len > 0, self.live.copy_deleted(0, &set));
         try std.testing.expectEqual(vertices.len, set.count());
         for (vertices) |vertex| try std.testing.expect(set.contains(vertex));
     }
@@ -68,7 +68,7 @@ const Opened = struct {
 
 fn delete_vertices(live: *Live, vertices: []const u32, diagnostic: *Diagnostic) !folder.Done {
     var rows: [8]Row = undefined;
-    for (vertices, rows[0..vertices.len]) |vertex, *row| row.* = .{ .part = 0, .vertex = vertex };
+    for (vertices, rows[0..vertices.len]) |vertex, *row| row.* = .{ .segment = 0, .vertex = vertex };
     return live.delete_rows(live.layout, rows[0..vertices.len], diagnostic);
 }
 
@@ -100,15 +100,15 @@ test "an index becomes live with its first delete; readers see it when they refr
     try std.testing.expectError(error.FileNotFound, world.tmp.dir.access("manifest.json", .{}));
     try world.tmp.dir.access("part-0000000000000001/manifest.json", .{});
     try std.testing.expectError(error.FileNotFound, world.tmp.dir.access("codes.bin", .{}));
-    try reader.expect_dead(&.{});
+    try reader.expect_deleted(&.{});
     try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
-    try reader.expect_dead(&.{ 0, 5 });
+    try reader.expect_deleted(&.{ 0, 5 });
     try std.testing.expect(!try reader.live.refresh(&reader.diagnostic));
     _ = try delete_vertices(&writer.live, &.{ 5, 6, 7 }, &writer.diagnostic);
     try writer.live.checkpoint(&writer.diagnostic);
     _ = try delete_vertices(&writer.live, &.{8}, &writer.diagnostic);
     try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
-    try reader.expect_dead(&.{ 0, 5, 6, 7, 8 });
+    try reader.expect_deleted(&.{ 0, 5, 6, 7, 8 });
     try std.testing.expectError(error.Unsupported, reader.live.delete(.{ .numbers = &.{100} }, &reader.diagnostic));
     const text: find.Ids = .{ .strings = .{ .offsets = &.{ 0, 1 }, .bytes = "a" } };
     try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, &writer.diagnostic));
@@ -117,7 +117,7 @@ test "an index becomes live with its first delete; readers see it when they refr
 
     try writer.open(&world, .{ .writable = true });
     defer writer.close();
-    try writer.expect_dead(&.{ 0, 5, 6, 7, 8 });
+    try writer.expect_deleted(&.{ 0, 5, 6, 7, 8 });
     try std.testing.expectEqual(3, writer.live.info().sequence);
     try std.testing.expectEqual(0, (try writer.live.delete(.{ .numbers = &.{105} }, &writer.diagnostic)).rows);
 }
@@ -128,33 +128,33 @@ test "a torn end is put aside; damage below a promise is refused, by readers and
     var writer: Opened = undefined;
     try writer.open(&world, .{ .writable = true });
     for (0..4) |i| _ = try delete_vertices(&writer.live, &.{@intCast(i)}, &writer.diagnostic);
-    const name = try std.testing.allocator.dupe(u8, writer.live.log_name.?);
+    const name = try std.testing.allocator.dupe(u8, writer.live.wal_name.?);
     defer std.testing.allocator.free(name);
     writer.close();
     {
-        const log = try world.tmp.dir.openFile(name, .{ .mode = .read_write });
-        defer log.close();
-        const end = try log.getEndPos();
-        try log.pwriteAll("half a record", end);
+        const wal = try world.tmp.dir.openFile(name, .{ .mode = .read_write });
+        defer wal.close();
+        const end = try wal.getEndPos();
+        try wal.pwriteAll("half a record", end);
     }
     var reader: Opened = undefined;
     try reader.open(&world, .{});
-    try reader.expect_dead(&.{ 0, 1, 2, 3 });
+    try reader.expect_deleted(&.{ 0, 1, 2, 3 });
     reader.close();
     try writer.open(&world, .{ .writable = true });
-    try writer.expect_dead(&.{ 0, 1, 2, 3 });
+    try writer.expect_deleted(&.{ 0, 1, 2, 3 });
     const torn = try std.fmt.allocPrint(std.testing.allocator, "{s}.torn", .{name});
     defer std.testing.allocator.free(torn);
     var buffer: [64]u8 = undefined;
     try std.testing.expectEqualStrings("half a record", try world.tmp.dir.readFile(torn, &buffer));
 
     for (4..8) |i| _ = try delete_vertices(&writer.live, &.{@intCast(i)}, &writer.diagnostic);
-    const second = try std.testing.allocator.dupe(u8, writer.live.log_name.?);
+    const second = try std.testing.allocator.dupe(u8, writer.live.wal_name.?);
     defer std.testing.allocator.free(second);
     writer.close();
-    const log = try world.tmp.dir.openFile(second, .{ .mode = .read_write });
-    defer log.close();
-    try log.pwriteAll("x", log_file.header_bytes + 70);
+    const wal = try world.tmp.dir.openFile(second, .{ .mode = .read_write });
+    defer wal.close();
+    try wal.pwriteAll("x", wal_file.header_bytes + 70);
     try std.testing.expectError(error.Corrupt, writer.open(&world, .{ .writable = true }));
     try std.testing.expectError(error.Corrupt, reader.open(&world, .{}));
     try std.testing.expectEqualStrings(second, reader.diagnostic.file());
@@ -199,7 +199,7 @@ test "callers in many threads, one sync for several; a reader that refreshes mea
                     return err;
                 };
                 set.clear();
-                _ = reader.live.copy_dead(0, &set);
+                _ = reader.live.copy_deleted(0, &set);
                 for (0..n / 2) |i| if (set.contains(2 * i) != set.contains(2 * i + 1)) return error.HalfACall;
                 if (set.count() < last) return error.Lost;
                 last = set.count();
@@ -215,6 +215,6 @@ test "callers in many threads, one sync for several; a reader that refreshes mea
     stop.store(true, .release);
     watcher.join();
     try std.testing.expect(!failed.load(.acquire));
-    try std.testing.expectEqual(320, writer.live.info().dead);
+    try std.testing.expectEqual(320, writer.live.info().deleted);
     try std.testing.expectEqual(160, writer.live.info().sequence);
 }

@@ -1,17 +1,17 @@
-//! One consistent state of a folder beside a writer: a root, and everything that it names.
+//! One consistent state of a folder beside a writer: a manifest, and everything that it names.
 //!
-//! The files of a part never change, and a writer leaves a part in place while a reader holds its lock. Tombstones and log
-//! are read at once. So a root whose parts are locked and whose other files are in memory stays whole, whatever the writer
-//! does next. Where something is missing the root is read again: another root by then means that the writer took the file
-//! away, the same root means damage.
+//! The files of a segment never change, and a writer leaves a segment in place while a reader holds its lock. Tombstones and log
+//! are read at once. So a manifest whose segments are locked and whose other files are in memory stays whole, whatever the writer
+//! does next. Where something is missing the manifest is read again: another manifest by then means that the writer took the file
+//! away, the same manifest means damage.
 const std = @import("std");
 const index = @import("index");
 const base = @import("base");
-const dead_file = @import("dead.zig");
+const dead_file = @import("deleted.zig");
 const diagnostics = @import("diagnostic.zig");
-const root_file = @import("root.zig");
+const manifest_file = @import("manifest.zig");
 const find = @import("find.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const FolderStore = @import("store.zig").FolderStore;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
@@ -26,20 +26,20 @@ pub fn Moment(comptime Store: type) type {
         store: *Store,
         /// All memory of it.
         arena: std.heap.ArenaAllocator,
-        root: root_file.Root,
+        manifest: manifest_file.FolderManifest,
         holds: std.ArrayList(Store.Hold) = .empty,
-        /// The tombstones of each part; null: none of its rows is dead.
-        dead: [](?[]const u8),
-        log: []const u8,
+        /// The tombstones of each segment; null: none of its rows is dead.
+        deleted: [](?[]const u8),
+        wal: []const u8,
 
-        /// Null: the folder has no root.
+        /// Null: the folder has no manifest.
         pub fn take(allocator: std.mem.Allocator, store: *Store, diagnostic: *Diagnostic) Error!?Self {
-            var text = try read_root(allocator, store, diagnostic) orelse return null;
+            var text = try read_manifest(allocator, store, diagnostic) orelse return null;
             defer allocator.free(text);
             var attempt: u32 = 1;
             while (true) : (attempt += 1) {
                 return take_once(allocator, store, text, diagnostic) catch |err| {
-                    const now = try read_root(allocator, store, diagnostic) orelse return err;
+                    const now = try read_manifest(allocator, store, diagnostic) orelse return err;
                     const is_same = std.mem.eql(u8, now, text);
                     allocator.free(text);
                     text = now;
@@ -54,38 +54,38 @@ pub fn Moment(comptime Store: type) type {
             self.arena.deinit();
         }
 
-        fn read_root(allocator: std.mem.Allocator, store: *Store, diagnostic: *Diagnostic) Error!?[]u8 {
-            return diagnostics.read_file(allocator, store, root_file.file_name, root_file.bytes_max, diagnostic);
+        fn read_manifest(allocator: std.mem.Allocator, store: *Store, diagnostic: *Diagnostic) Error!?[]u8 {
+            return diagnostics.read_file(allocator, store, manifest_file.file_name, manifest_file.bytes_max, diagnostic);
         }
 
         fn take_once(allocator: std.mem.Allocator, store: *Store, text: []const u8, diagnostic: *Diagnostic) Error!Self {
-            var self: Self = .{ .store = store, .arena = .init(allocator), .root = undefined, .dead = undefined, .log = undefined };
+            var self: Self = .{ .store = store, .arena = .init(allocator), .manifest = undefined, .deleted = undefined, .wal = undefined };
             errdefer self.release();
             const scratch = self.arena.allocator();
-            self.root = root_file.parse(scratch, try scratch.dupe(u8, text)) catch |err| return switch (err) {
-                error.BadRoot => diagnostics.damaged(diagnostic, root_file.file_name, "is damaged", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, root_file.file_name),
+            self.manifest = manifest_file.parse(scratch, try scratch.dupe(u8, text)) catch |err| return switch (err) {
+                error.BadFolderManifest => diagnostics.damaged(diagnostic, manifest_file.file_name, "is damaged", .{}),
+                error.NewerVersion => diagnostics.newer(diagnostic, manifest_file.file_name),
                 error.OutOfMemory => error.OutOfMemory,
             };
-            for (self.root.parts) |part| {
+            for (self.manifest.parts) |segment| {
                 try self.holds.ensureUnusedCapacity(scratch, 1);
-                const hold = store.hold(part.path) catch |err| switch (@as(anyerror, err)) {
-                    error.FileNotFound, error.NotDir, error.WouldBlock => return diagnostics.damaged(diagnostic, part.path, "is missing", .{}),
-                    else => return diagnostics.file_error(diagnostic, part.path, "open", err),
+                const hold = store.hold(segment.path) catch |err| switch (@as(anyerror, err)) {
+                    error.FileNotFound, error.NotDir, error.WouldBlock => return diagnostics.damaged(diagnostic, segment.path, "is missing", .{}),
+                    else => return diagnostics.file_error(diagnostic, segment.path, "open", err),
                 };
                 self.holds.appendAssumeCapacity(hold);
             }
-            self.dead = try scratch.alloc(?[]const u8, self.root.parts.len);
-            for (self.root.parts, self.dead) |part, *bytes| {
-                const name = part.dead orelse {
+            self.deleted = try scratch.alloc(?[]const u8, self.manifest.parts.len);
+            for (self.manifest.parts, self.deleted) |segment, *bytes| {
+                const name = segment.dead orelse {
                     bytes.* = null;
                     continue;
                 };
-                bytes.* = try diagnostics.read_file(scratch, store, name, dead_file.file_bytes(part.n), diagnostic) orelse
+                bytes.* = try diagnostics.read_file(scratch, store, name, dead_file.file_bytes(segment.n), diagnostic) orelse
                     return diagnostics.damaged(diagnostic, name, "is missing", .{});
             }
-            self.log = try diagnostics.read_file(scratch, store, self.root.first_log, std.math.maxInt(u63), diagnostic) orelse
-                return diagnostics.damaged(diagnostic, self.root.first_log, "is missing", .{});
+            self.wal = try diagnostics.read_file(scratch, store, self.manifest.first_log, std.math.maxInt(u63), diagnostic) orelse
+                return diagnostics.damaged(diagnostic, self.manifest.first_log, "is missing", .{});
             return self;
         }
     };
@@ -105,22 +105,22 @@ pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u6
     var arena = std.heap.ArenaAllocator.init(allocator);
     defer arena.deinit();
     const scratch = arena.allocator();
-    for (moment.root.parts, moment.dead) |part, dead| {
-        if (dead) |bytes| try check_dead(allocator, bytes, &part, diagnostic);
-        const finder = try std.fmt.allocPrint(scratch, "{s}/{s}", .{ part.path, find.file_name });
-        try check_finder(&store, finder, part.n, diagnostic);
+    for (moment.manifest.parts, moment.deleted) |segment, deleted| {
+        if (deleted) |bytes| try check_deleted(allocator, bytes, &segment, diagnostic);
+        const finder = try std.fmt.allocPrint(scratch, "{s}/{s}", .{ segment.path, find.file_name });
+        try check_finder(&store, finder, segment.n, diagnostic);
         var pages: u64 = 0;
-        try index.verify(allocator, try std.fs.path.join(scratch, &.{ path, part.path }), &pages, diagnostic);
+        try index.verify(allocator, try std.fs.path.join(scratch, &.{ path, segment.path }), &pages, diagnostic);
         pages_checked.* += pages;
     }
-    try check_log(moment.log, &moment.root, diagnostic);
+    try check_wal(moment.wal, &moment.manifest, diagnostic);
 }
 
-fn check_dead(allocator: std.mem.Allocator, bytes: []const u8, part: *const root_file.Part, diagnostic: *Diagnostic) Error!void {
-    const name = part.dead.?;
-    var set = try base.BitSet.init(allocator, @intCast(part.n));
+fn check_deleted(allocator: std.mem.Allocator, bytes: []const u8, segment: *const manifest_file.Segment, diagnostic: *Diagnostic) Error!void {
+    const name = segment.dead.?;
+    var set = try base.BitSet.init(allocator, @intCast(segment.n));
     defer set.deinit(allocator);
-    dead_file.parse(bytes, part.uuid, &set) catch |err| return switch (err) {
+    dead_file.parse(bytes, segment.uuid, &set) catch |err| return switch (err) {
         error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
         error.NewerVersion => diagnostics.newer(diagnostic, name),
     };
@@ -139,14 +139,14 @@ fn check_finder(store: *FolderStore, name: []const u8, n: u64, diagnostic: *Diag
 }
 
 /// A torn end is none of a log's damage: whoever writes next puts it aside.
-fn check_log(bytes: []const u8, root: *const root_file.Root, diagnostic: *Diagnostic) Error!void {
-    const name = root.first_log;
-    const header = log_file.Header.parse(bytes) catch |err| return switch (err) {
+fn check_wal(bytes: []const u8, manifest: *const manifest_file.FolderManifest, diagnostic: *Diagnostic) Error!void {
+    const name = manifest.first_log;
+    const header = wal_file.Header.parse(bytes) catch |err| return switch (err) {
         error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
         error.NewerVersion => diagnostics.newer(diagnostic, name),
     };
-    if (header.first_sequence != root.sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{root_file.file_name});
-    var scanner: log_file.Scanner = .{ .bytes = bytes, .first = 0, .position = .begin(&header) };
+    if (header.first_sequence != manifest.sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{manifest_file.file_name});
+    var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = 0, .position = .begin(&header) };
     while (scanner.next()) |_| {}
     _ = scanner.end() catch return diagnostics.damaged(diagnostic, name, "is damaged at byte {d}", .{scanner.position.offset});
 }

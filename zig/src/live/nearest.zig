@@ -12,7 +12,7 @@ const Links = links_room.Links;
 
 /// The cost of measuring a row anywhere, if measuring one row after the other costs 1.
 const look_cost = 3;
-/// If parts have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
+/// If segments have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
 /// it recall fell below what was asked where no row leads to another (a normal distribution in 48 dimensions).
 const bounded_share = 3;
 /// Rows that a search links itself, of so many that wait. So it takes about twice as long as its own look at them, at most.
@@ -52,7 +52,7 @@ pub const Question = struct {
         for (self.alive, self.living, 0..) |*set, *count, i| {
             set.* = try BitSet.init(room, view.rows);
             const given = if (how.passing.len == 0) null else how.passing[i];
-            for (set.words, view.dead.words, 0..) |*word, dead, w| word.* = ~dead & if (given) |one| one.words[w] else ~@as(u64, 0);
+            for (set.words, view.deleted.words, 0..) |*word, deleted, w| word.* = ~deleted & if (given) |one| one.words[w] else ~@as(u64, 0);
             const rest: u6 = @intCast(view.rows % 64);
             if (rest != 0) set.words[set.words.len - 1] &= (@as(u64, 1) << rest) - 1;
             count.* = set.count();
@@ -96,16 +96,16 @@ pub const Question = struct {
     /// The nearest of one query that lie within a distance, nearest first. Any thread.
     pub fn answer(self: *Question, query: usize, values: []const f32, within: f32, hits: []Hit) Answer {
         var asked = [1]scan.Asked{self.ask(query, values, within, hits)};
-        const looks = self.walk_for(query, &asked[0], within);
+        const visits = self.walk_for(query, &asked[0], within);
         scan.scan(self.view.shape, self.view.records, self.view.rows, &asked);
-        return self.ended(query, &asked[0], looks);
+        return self.ended(query, &asked[0], visits);
     }
 
-    const Answer = struct { count: u32, looks: u32 };
+    const Answer = struct { count: u32, visits: u32 };
 
-    fn ended(self: *const Question, query: usize, asked: *scan.Asked, looks: u32) Answer {
+    fn ended(self: *const Question, query: usize, asked: *scan.Asked, visits: u32) Answer {
         const scanned = if (asked.from == 0) self.living[self.passing_of(query)] else asked.passing.count_from(asked.from);
-        return .{ .count = @intCast(asked.nearest.sorted().len), .looks = looks + @as(u32, @intCast(scanned)) };
+        return .{ .count = @intCast(asked.nearest.sorted().len), .visits = visits + @as(u32, @intCast(scanned)) };
     }
 
     /// If that costs less, the rows that the walk found are offered, and the scan begins behind them.
@@ -115,19 +115,19 @@ pub const Question = struct {
         const passing = share * @as(f64, @floatFromInt(self.living[self.passing_of(query)]));
         const is_bounded = within < std.math.inf(f32);
         const links: *Links = &self.view.delta.links;
-        const looks = if (is_bounded) &links.looks_within else &links.looks;
+        const visits = if (is_bounded) &links.visits_within else &links.visits;
         const places: f32 = @floatFromInt(self.list_size);
-        const expected: f64 = look_cost * Links.float(looks) * places;
+        const expected: f64 = look_cost * Links.float(visits) * places;
         // As many more are met as do not pass.
         if (passing == 0 or expected * @as(f64, @floatFromInt(self.rows)) / passing > passing) return 0;
         var walk = self.take();
         defer self.put(walk);
-        const until: Walk.Until = .{ .within = if (is_bounded) within else -std.math.inf(f32), .looks = @intFromFloat(passing / look_cost) };
+        const until: Walk.Until = .{ .within = if (is_bounded) within else -std.math.inf(f32), .visits = @intFromFloat(passing / look_cost) };
         const list_size = if (is_bounded) @min(self.list_size, self.list_size / bounded_share + self.how.k) else self.list_size;
         const is_walked = walk.offer_to(&asked.nearest, asked.point, list_size, asked.passing, until) catch unreachable; // has its room
         if (is_walked) asked.from = self.rows;
-        if (is_bounded and self.how.passing.len == 0) Links.set_float(looks, 0.98 * Links.float(looks) + 0.02 * @as(f32, @floatFromInt(walk.looks)) / places);
-        return walk.looks;
+        if (is_bounded and self.how.passing.len == 0) Links.set_float(visits, 0.98 * Links.float(visits) + 0.02 * @as(f32, @floatFromInt(walk.visits)) / places);
+        return walk.visits;
     }
 
     fn take(self: *Question) Walk {
@@ -144,22 +144,22 @@ pub const Question = struct {
 };
 
 /// Writes k hits a query, nearest first; `counts` says how many there are, `looks` how many rows were measured.
-pub fn search(allocator: std.mem.Allocator, view: *const View, queries: []const f32, how: How, hits: []Hit, counts: []u32, looks: []u32) error{OutOfMemory}!void {
+pub fn search(allocator: std.mem.Allocator, view: *const View, queries: []const f32, how: How, hits: []Hit, counts: []u32, visits: []u32) error{OutOfMemory}!void {
     const dim = view.shape.dim;
     var question: Question = undefined;
     try question.init(allocator, view, how, 1);
     defer question.deinit();
     const asked = try question.arena.allocator().alloc(scan.Asked, counts.len);
-    for (asked, looks, 0..) |*one, *look, i| {
+    for (asked, visits, 0..) |*one, *visit, i| {
         one.* = question.ask(i, queries[i * dim ..][0..dim], std.math.inf(f32), hits[i * how.k ..][0..how.k]);
-        look.* = question.walk_for(i, one, std.math.inf(f32));
+        visit.* = question.walk_for(i, one, std.math.inf(f32));
     }
     // Together: a row that was fetched for one query is measured for the others, too.
     scan.scan(view.shape, view.records, view.rows, asked);
-    for (asked, counts, looks, 0..) |*one, *count, *look, i| {
-        const answer = question.ended(i, one, look.*);
+    for (asked, counts, visits, 0..) |*one, *count, *visit, i| {
+        const answer = question.ended(i, one, visit.*);
         count.* = answer.count;
-        look.* = answer.looks;
+        visit.* = answer.visits;
     }
 }
 

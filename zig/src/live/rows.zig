@@ -2,7 +2,7 @@
 const std = @import("std");
 const builtin = @import("builtin");
 const find = @import("find.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const Ids = find.Ids;
 
 comptime {
@@ -51,8 +51,8 @@ pub fn encode(allocator: std.mem.Allocator, rows: Rows, count: u32) error{OutOfM
     const sizes = [4]usize{ ids_bytes(rows.ids, count), rows.vectors.len, rows.metadata.len, rows.request.len };
     var total: usize = header_bytes;
     for (sizes) |size| total += padded(size);
-    const bytes = try allocator.alignedAlloc(u8, .@"8", log_file.record_bytes(total));
-    const payload = bytes[log_file.record_header_bytes..];
+    const bytes = try allocator.alignedAlloc(u8, .@"8", wal_file.record_bytes(total));
+    const payload = bytes[wal_file.record_header_bytes..];
     @memset(payload[0..header_bytes], 0);
     std.mem.writeInt(u32, payload[0..4], @intFromEnum(rows.kind), .little);
     std.mem.writeInt(u32, payload[4..8], if (rows.is_upsert) flag_upsert else 0, .little);
@@ -128,8 +128,8 @@ pub fn encode_delete(allocator: std.mem.Allocator, places: []const find.Place) e
         }
     }
     size = std.mem.alignForward(usize, size, 8);
-    const bytes = try allocator.alloc(u8, log_file.record_bytes(size));
-    const payload = bytes[log_file.record_header_bytes..];
+    const bytes = try allocator.alloc(u8, wal_file.record_bytes(size));
+    const payload = bytes[wal_file.record_header_bytes..];
     @memset(payload, 0);
     std.mem.writeInt(u32, payload[0..4], if (is_string) kind_strings else kind_numbers, .little);
     if (!is_string) {
@@ -186,7 +186,7 @@ test "rows come back as they were written; a payload cut short, or of another nu
         const given: Rows = .{ .kind = if (ids == .numbers) .numbers else .strings, .is_upsert = true, .ids = ids, .vectors = "vectors of rows", .metadata = "columns", .request = "r" };
         const bytes = try encode(allocator, given, 3);
         defer allocator.free(bytes);
-        const payload: []align(8) u8 = @alignCast(bytes[log_file.record_header_bytes..]);
+        const payload: []align(8) u8 = @alignCast(bytes[wal_file.record_header_bytes..]);
         const back = try parse(payload, 3);
         try std.testing.expectEqual(given.kind, back.kind);
         for (0..3) |row| try std.testing.expect(ids.equal(row, back.ids, row));
@@ -207,7 +207,7 @@ test "ids come back from a record; a payload cut short does not decode" {
         const places = [_]find.Place{ .{ ids, 2 }, .{ ids, 0 }, .{ ids, 3 } };
         const bytes = try encode_delete(allocator, &places);
         defer allocator.free(bytes);
-        const payload = bytes[log_file.record_header_bytes..];
+        const payload = bytes[wal_file.record_header_bytes..];
         const back = try decode_ids(allocator, payload, places.len);
         defer free_ids(allocator, back);
         try std.testing.expectEqual(places.len, back.len());

@@ -1,11 +1,11 @@
-//! Rows that come, over a real folder: inserted, replaced, folded into parts, and read again.
+//! Rows that come, over a real folder: inserted, replaced, folded into segments, and read again.
 const std = @import("std");
 const FolderStore = @import("store.zig").FolderStore;
 const folder = @import("folder.zig");
 const find = @import("find.zig");
-const log_file = @import("log.zig");
+const wal_file = @import("wal.zig");
 const rows_payload = @import("rows.zig");
-const Fold = folder.Fold;
+const Commit = folder.Commit;
 const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const Live = folder.Live(FolderStore);
 const allocator = std.testing.allocator;
@@ -41,7 +41,7 @@ const Opened = struct {
         errdefer self.store.deinit();
         self.live = try .open(allocator, &self.store, options, &self.diagnostic);
         errdefer self.live.deinit();
-        for (ids, 0..) |one, part| try self.live.attach(part, one, &self.diagnostic);
+        for (ids, 0..) |one, segment| try self.live.attach(segment, one, &self.diagnostic);
         try self.live.begin(.{}, &self.diagnostic);
     }
 
@@ -73,7 +73,7 @@ const Opened = struct {
         var first: u32 = 0;
         for (view.records) |record| {
             for (0..record.rows.count) |i| {
-                if (view.dead.contains(first + i)) continue;
+                if (view.deleted.contains(first + i)) continue;
                 try std.testing.expect(found < ids.len);
                 const x = std.mem.bytesAsSlice(f32, record.rows.vectors)[i];
                 try std.testing.expectEqual(ids[found], record.rows.ids.numbers[i]);
@@ -155,18 +155,18 @@ test "damage in what was carried over is never a torn end" {
     _ = try writer.put(&.{ 2, 3 }, 0, true, "");
     try writer.live.checkpoint(&writer.diagnostic);
     var buffer: [64]u8 = undefined;
-    const name = try std.fmt.bufPrint(&buffer, "{s}", .{writer.live.log_name.?});
+    const name = try std.fmt.bufPrint(&buffer, "{s}", .{writer.live.wal_name.?});
     writer.close();
-    const log = try world.tmp.dir.openFile(name, .{ .mode = .read_write });
-    defer log.close();
-    const size = try log.getEndPos();
-    var at: u64 = log_file.header_bytes;
-    while (at + log_file.record_header_bytes < size) : (at += 24) {
+    const wal = try world.tmp.dir.openFile(name, .{ .mode = .read_write });
+    defer wal.close();
+    const size = try wal.getEndPos();
+    var at: u64 = wal_file.header_bytes;
+    while (at + wal_file.record_header_bytes < size) : (at += 24) {
         var byte: [1]u8 = undefined;
-        _ = try log.preadAll(&byte, at);
-        try log.pwriteAll(&.{byte[0] ^ 4}, at);
+        _ = try wal.preadAll(&byte, at);
+        try wal.pwriteAll(&.{byte[0] ^ 4}, at);
         try std.testing.expectError(error.Corrupt, writer.open(&world, .{}, &.{}));
-        try log.pwriteAll(&byte, at);
+        try wal.pwriteAll(&byte, at);
     }
     try writer.open(&world, .{}, &.{});
     writer.close();
@@ -181,22 +181,22 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     _ = try writer.put(&.{ 4, 5 }, 0.5, true, "");
     const view = try writer.live.take_view();
     var name: [32]u8 = undefined;
-    const path = writer.live.next_part(&name);
+    const path = writer.live.next_segment(&name);
     try world.tmp.dir.makeDir(path);
     const ids = [_]i64{ 5, 1, 3, 2, 4 }; // in the order in which a build may place them
     // Meanwhile:
     _ = try writer.live.delete(.{ .numbers = &.{2} }, &writer.diagnostic);
     _ = try writer.put(&.{ 3, 6 }, 0.25, true, "");
-    const what: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
+    const what: Commit = .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
     const before = writer.live.sequence;
-    try std.testing.expectEqual(.done, (try writer.live.fold(what, &writer.diagnostic)).outcome);
-    try std.testing.expectEqual(.stale, (try writer.live.fold(what, &writer.diagnostic)).outcome);
+    try std.testing.expectEqual(.done, (try writer.live.commit(what, &writer.diagnostic)).outcome);
+    try std.testing.expectEqual(.stale, (try writer.live.commit(what, &writer.diagnostic)).outcome);
     view.release();
     try writer.expect_delta(&.{ 3, 6 }, &.{ 0.25, 0.25 });
     const after = try writer.live.take_view();
-    try std.testing.expectEqual(1, after.parts.len);
-    try std.testing.expectEqual(2, after.parts[0].dead.?.count()); // 2 and 3
-    try std.testing.expect(after.parts[0].dead.?.contains(3) and after.parts[0].dead.?.contains(2));
+    try std.testing.expectEqual(1, after.segments.len);
+    try std.testing.expectEqual(2, after.segments[0].deleted.?.count()); // 2 and 3
+    try std.testing.expect(after.segments[0].deleted.?.contains(3) and after.segments[0].deleted.?.contains(2));
     try std.testing.expectEqual(before, writer.live.sequence);
     try std.testing.expectEqual(.duplicate, (try writer.put(&.{5}, 0, false, "")).outcome);
     try std.testing.expectEqual(.repeated, (try writer.put(&.{5}, 0, false, "r")).outcome);
@@ -206,30 +206,30 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     try writer.expect_delta(&.{ 3, 6, 5 }, &.{ 0.25, 0.25, 0.75 });
     after.release();
 
-    // Part and delta into one; of what the view saw one row goes.
+    // Segment and delta into one; of what the view saw one row goes.
     const all = try writer.live.take_view();
     defer all.release();
-    try std.testing.expectEqual(3, all.parts[0].dead.?.count());
+    try std.testing.expectEqual(3, all.segments[0].deleted.?.count());
     var second_name: [32]u8 = undefined;
-    const second = writer.live.next_part(&second_name);
+    const second = writer.live.next_segment(&second_name);
     try world.tmp.dir.makeDir(second);
     const merged = [_]i64{ 6, 4, 3, 1, 5 };
     _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, &writer.diagnostic);
-    const merge: Fold = .{ .view = all, .parts = &.{0}, .taken = &.{0b10010}, .with_delta = true, .part = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
-    try std.testing.expectEqual(.done, (try writer.live.fold(merge, &writer.diagnostic)).outcome);
+    const merge: Commit = .{ .view = all, .segments = &.{0}, .taken = &.{0b10010}, .with_delta = true, .segment = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
+    try std.testing.expectEqual(.done, (try writer.live.commit(merge, &writer.diagnostic)).outcome);
     try writer.expect_delta(&.{}, &.{});
-    try std.testing.expectEqual(1, writer.live.parts.items.len);
-    try std.testing.expectEqual(2, writer.live.parts.items[0].dead_count);
+    try std.testing.expectEqual(1, writer.live.segments.items.len);
+    try std.testing.expectEqual(2, writer.live.segments.items[0].deleted_count);
     try std.testing.expectError(error.FileNotFound, world.tmp.dir.access(path, .{}));
-    // All of it dies, and no part is left.
+    // All of it dies, and no segment is left.
     _ = try writer.live.delete(.{ .numbers = &.{ 3, 4, 5 } }, &writer.diagnostic);
     const nothing = try writer.live.take_view();
     defer nothing.release();
-    _ = try writer.live.fold(.{ .view = nothing, .parts = &.{0}, .taken = &.{0}, .with_delta = true, .part = null }, &writer.diagnostic);
+    _ = try writer.live.commit(.{ .view = nothing, .segments = &.{0}, .taken = &.{0}, .with_delta = true, .segment = null }, &writer.diagnostic);
     writer.close();
     try writer.open(&world, .{ .writable = true }, &.{});
     defer writer.close();
-    try std.testing.expectEqual(0, writer.live.parts.items.len);
+    try std.testing.expectEqual(0, writer.live.segments.items.len);
     _ = try writer.put(&.{1}, 0, false, "");
 }
 
@@ -245,9 +245,9 @@ test "a fold of parts and one of the delta go on together; two of the same sourc
     var names: [3][32]u8 = undefined;
     var paths: [3][]const u8 = undefined;
     for (&paths, &names) |*path, *name| {
-        path.* = writer.live.next_part(name);
+        path.* = writer.live.next_segment(name);
         try world.tmp.dir.makeDir(path.*);
-        // As whoever makes a part holds it: the other's root does not take it away.
+        // As whoever makes a segment holds it: the other's manifest does not take it away.
     }
     var held: [3]std.fs.Dir = undefined;
     for (&held, paths) |*dir, path| {
@@ -259,28 +259,28 @@ test "a fold of parts and one of the delta go on together; two of the same sourc
     {
         const view = try writer.live.take_view();
         defer view.release();
-        const fold: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = paths[0], .uuid = "u1", .ids = .{ .numbers = &first } } };
-        try std.testing.expectEqual(.done, (try writer.live.fold(fold, &writer.diagnostic)).outcome);
+        const commit: Commit = .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = .{ .path = paths[0], .uuid = "u1", .ids = .{ .numbers = &first } } };
+        try std.testing.expectEqual(.done, (try writer.live.commit(commit, &writer.diagnostic)).outcome);
     }
     _ = try writer.put(&second, 0.5, false, "");
     const view = try writer.live.take_view(); // of both
     defer view.release();
     _ = try writer.live.delete(.{ .numbers = &.{ 1, 5 } }, &writer.diagnostic);
-    const of_delta: Fold = .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
-    const of_parts: Fold = .{ .view = view, .parts = &.{0}, .taken = &.{0b111}, .with_delta = false, .part = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
-    try std.testing.expectEqual(.done, (try writer.live.fold(of_delta, &writer.diagnostic)).outcome);
+    const of_delta: Commit = .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
+    const of_segments: Commit = .{ .view = view, .segments = &.{0}, .taken = &.{0b111}, .with_delta = false, .segment = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
+    try std.testing.expectEqual(.done, (try writer.live.commit(of_delta, &writer.diagnostic)).outcome);
     _ = try writer.live.delete(.{ .numbers = &.{3} }, &writer.diagnostic);
-    try std.testing.expectEqual(.done, (try writer.live.fold(of_parts, &writer.diagnostic)).outcome);
-    for ([_]Fold{ of_delta, of_parts }) |again|
-        try std.testing.expectEqual(.stale, (try writer.live.fold(again, &writer.diagnostic)).outcome);
+    try std.testing.expectEqual(.done, (try writer.live.commit(of_segments, &writer.diagnostic)).outcome);
+    for ([_]Commit{ of_delta, of_segments }) |again|
+        try std.testing.expectEqual(.stale, (try writer.live.commit(again, &writer.diagnostic)).outcome);
     const after = try writer.live.take_view();
     defer after.release();
-    try std.testing.expectEqual(2, after.parts.len);
-    try std.testing.expectEqualStrings(paths[2], writer.live.parts.items[0].path); // in the order of their age
-    try std.testing.expectEqual(2, after.parts[0].dead.?.count());
-    try std.testing.expect(after.parts[0].dead.?.contains(0) and after.parts[0].dead.?.contains(2)); // 3 and 1
-    try std.testing.expectEqual(1, after.parts[1].dead.?.count());
-    try std.testing.expect(after.parts[1].dead.?.contains(1)); // 5
+    try std.testing.expectEqual(2, after.segments.len);
+    try std.testing.expectEqualStrings(paths[2], writer.live.segments.items[0].path); // in the order of their age
+    try std.testing.expectEqual(2, after.segments[0].deleted.?.count());
+    try std.testing.expect(after.segments[0].deleted.?.contains(0) and after.segments[0].deleted.?.contains(2)); // 3 and 1
+    try std.testing.expectEqual(1, after.segments[1].deleted.?.count());
+    try std.testing.expect(after.segments[1].deleted.?.contains(1)); // 5
     try writer.expect_delta(&.{}, &.{});
 }
 
@@ -320,7 +320,7 @@ test "threads that take views beside writers, checkpoints and folds see whole ca
                     const view = live.take_view() catch return failed.store(true, .release);
                     defer view.release();
                     // Each call brings two rows, or takes the two away that one brought.
-                    if (view.rows % 2 != 0 or view.dead.count() % 2 != 0 or view.sequence < sequence) failed.store(true, .release);
+                    if (view.rows % 2 != 0 or view.deleted.count() % 2 != 0 or view.sequence < sequence) failed.store(true, .release);
                     sequence = view.sequence;
                 }
             }
@@ -336,12 +336,12 @@ test "threads that take views beside writers, checkpoints and folds see whole ca
             if (i % 40 != 39) continue;
             const view = try writer.live.take_view();
             defer view.release();
-            for (0..view.rows) |row| if (!view.dead.contains(row)) {
+            for (0..view.rows) |row| if (!view.deleted.contains(row)) {
                 const place = view.delta.place_of(@intCast(row));
                 _ = try writer.live.delete(.{ .numbers = place.record.rows.ids.numbers }, &writer.diagnostic);
             };
-            // Nothing lives: the delta goes, and no part takes its place.
-            const done = try writer.live.fold(.{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, &writer.diagnostic);
+            // Nothing lives: the delta goes, and no segment takes its place.
+            const done = try writer.live.commit(.{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, &writer.diagnostic);
             try std.testing.expectEqual(.done, done.outcome);
         }
         stop.store(true, .release);

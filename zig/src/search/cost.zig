@@ -26,8 +26,8 @@ pub const Cost = struct {
     /// 1 where the query lies outside the rows: no calibration knows how such queries fare.
     outside: u32 = 0,
 
-    /// Adds the cost of a search in another part for the same query. Rounds of parts are the same rounds, and outside of all rows
-    /// is who is outside of those of each part.
+    /// Adds the cost of a search in another segment for the same query. Rounds of segments are the same rounds, and outside of all rows
+    /// is who is outside of those of each segment.
     pub fn add(self: *Cost, other: *const Cost) void {
         const rounds = self.rounds;
         const outside = @min(self.outside, other.outside);

@@ -6,17 +6,17 @@ const base = @import("base");
 const builtin = @import("builtin");
 const job_file = @import("job.zig");
 const Shared = @import("shared.zig").Shared;
-const company = @import("company.zig");
+const role = @import("segments.zig");
 const parameters = @import("parameters.zig");
 const File = @import("shared.zig").File;
 const slot_file = @import("slot.zig");
 const RecentPages = @import("pages.zig").RecentPages;
 const Direct = slot_file.Direct;
-const Part = job_file.Part;
+const Segment = job_file.Segment;
 const Job = job_file.Job;
 const Queue = job_file.Queue;
 const assert = std.debug.assert;
-const Leg = job_file.Leg;
+const SegmentSearch = job_file.SegmentSearch;
 const Arrived = slot_file.Arrived;
 const Slot = slot_file.Slot;
 
@@ -27,14 +27,14 @@ pub const Options = struct {
     /// B follows from what is measured while running (live_limit).
     adaptive: bool = false,
     queue_depth: u32 = queue_depth_default,
-    /// pages.bin of the first part, open until `deinit`; the devices know it by number.
+    /// pages.bin of the first segment, open until `deinit`; the devices know it by number.
     file: std.posix.fd_t,
     /// Its vectors.bin, where the index stores them and searches may ask for exact distances.
     vectors_file: ?std.posix.fd_t = null,
     simulated_seed: u64 = 0,
     simulated_faults: u32 = 0,
 
-    /// Buffers fit the first part, and others that need no larger ones.
+    /// Buffers fit the first segment, and others that need no larger ones.
     pub const Room = struct {
         page_sizes: [io.file_count]u32,
         /// Queries hold on to pages.
@@ -68,13 +68,13 @@ pub fn Engine(comptime Device: type) type {
         room: Options.Room,
         slots_each: u32,
         direct: Direct,
-        part_next: std.atomic.Value(u32) = .init(0),
-        /// One of the parts stores vectors.
+        segment_next: std.atomic.Value(u32) = .init(0),
+        /// One of the segments stores vectors.
         reads_vectors: std.atomic.Value(bool) = .init(false),
 
         pub const InitError = io.InitError || error{ThreadFailed};
 
-        /// For `first` and other parts that need no larger buffers; none of them is attached yet.
+        /// For `first` and other segments that need no larger buffers; none of them is attached yet.
         pub fn init(allocator: std.mem.Allocator, first: *const Shared, options: Options) InitError!*Self {
             assert(options.threads > 0 and options.queries_in_flight > 0);
             const self = try allocator.create(Self);
@@ -105,25 +105,25 @@ pub fn Engine(comptime Device: type) type {
             return self;
         }
 
-        /// An index that these workers search from now on, until it is detached. `files` as in `Part`.
-        pub fn attach(self: *Self, shared: *const Shared, files: [io.file_count]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*Part {
+        /// An index that these workers search from now on, until it is detached. `files` as in `Segment`.
+        pub fn attach(self: *Self, shared: *const Shared, files: [io.file_count]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*Segment {
             if (!self.room.holds(.of(shared))) return error.TooLarge;
-            const part = try self.allocator.create(Part);
-            errdefer self.allocator.destroy(part);
+            const segment = try self.allocator.create(Segment);
+            errdefer self.allocator.destroy(segment);
             if (shared.reader.vectors != null) self.reads_vectors.store(true, .monotonic);
-            const number: u31 = @truncate(self.part_next.fetchAdd(1, .monotonic));
-            part.* = try .init(shared, files, number, self.workers.len * self.slots_each + Direct.count_of(@intCast(self.workers.len)));
-            return part;
+            const number: u31 = @truncate(self.segment_next.fetchAdd(1, .monotonic));
+            segment.* = try .init(shared, files, number, self.workers.len * self.slots_each + Direct.count_of(@intCast(self.workers.len)));
+            return segment;
         }
 
         /// Calls over it end with `.closed`; returns when they have.
-        pub fn detach(self: *Self, part: *Part) void {
-            part.close();
-            part.deinit();
-            self.allocator.destroy(part);
+        pub fn detach(self: *Self, segment: *Segment) void {
+            segment.close();
+            segment.deinit();
+            self.allocator.destroy(segment);
         }
 
-        /// No part is attached any more. Returns when all workers have stopped.
+        /// No segment is attached any more. Returns when all workers have stopped.
         pub fn deinit(self: *Self) void {
             self.queue.close();
             for (self.workers) |*worker| worker.thread.join();
@@ -146,7 +146,7 @@ pub fn Engine(comptime Device: type) type {
             return self.direct.answer(job);
         }
 
-        /// False when a part, or all of it, is being closed: the job was not taken.
+        /// False when a segment, or all of it, is being closed: the job was not taken.
         pub fn submit(self: *Self, job: *Job) bool {
             if (!job.enter()) return false;
             if (self.queue.push(job)) return true;
@@ -181,15 +181,15 @@ fn Worker(comptime Device: type) type {
         /// Buffers for pages of each file. Their numbers are those of `reads`, first all of the first pool.
         pools: [io.file_count]Pool,
         reads: []io.Read,
-        /// Of each buffer the part whose page is read into it.
-        sources: []*Part,
+        /// Of each buffer the segment whose page is read into it.
+        sources: []*Segment,
         /// Users of a buffer: the read into it, and every query that holds its page.
         users: []u32,
         in_flight: InFlight,
         slots: []Slot,
         /// Room for what a delta finds.
         hits: []job_file.Delta.Hit,
-        /// Of a part's legs the one of the first slot.
+        /// Of a segment's legs the one of the first slot.
         first_leg: usize,
         /// The slot that asked for pages last.
         asked_last: u32 = 0,
@@ -236,7 +236,7 @@ fn Worker(comptime Device: type) type {
             const users = try base.alloc_untouched(allocator, u32, buffer_count);
             errdefer base.free_untouched(allocator, users);
             @memset(users, 0);
-            const sources = try base.alloc_untouched(allocator, *Part, buffer_count);
+            const sources = try base.alloc_untouched(allocator, *Segment, buffer_count);
             errdefer base.free_untouched(allocator, sources);
             var in_flight = try InFlight.init(allocator, buffer_count, slot_count);
             errdefer in_flight.deinit(allocator);
@@ -323,17 +323,17 @@ fn Worker(comptime Device: type) type {
         fn sweep(self: *Self) void {
             const slot = &self.slots[self.asked_last];
             if (slot.in_flight == 0) return;
-            for (slot.job.parts) |one| if (one.part.shared.cache) |cache| {
+            for (slot.job.segments) |one| if (one.segment.shared.cache) |cache| {
                 _ = cache.sweep(slots_ahead);
             };
         }
 
-        fn legs_of(self: *const Self, number: u32) company.Legs {
-            return .{ .parts = self.slots[number].job.parts, .place = self.first_leg + number };
+        fn legs_of(self: *const Self, number: u32) role.SegmentSearches {
+            return .{ .segments = self.slots[number].job.segments, .place = self.first_leg + number };
         }
 
         /// The leg that a page in this buffer is for.
-        fn leg_of(self: *const Self, buffer: u32, number: u32) *Leg {
+        fn leg_of(self: *const Self, buffer: u32, number: u32) *SegmentSearch {
             return &self.sources[buffer].legs[self.first_leg + number];
         }
 
@@ -387,7 +387,7 @@ fn Worker(comptime Device: type) type {
                 const begin_us = base.nowMicros();
                 slot.check_time(begin_us);
                 if (slot.outcome == .ok) {
-                    const step = company.step(self.legs_of(number), slot.job.k());
+                    const step = role.step(self.legs_of(number), slot.job.k());
                     self.take_released(number);
                     if (step) |want| {
                         slot.ended = want == .done;
@@ -429,8 +429,8 @@ fn Worker(comptime Device: type) type {
         /// Pages that are on their way for another query are waited for, the others are read.
         fn ask(self: *Self, number: u32) void {
             const legs = self.legs_of(number);
-            for (legs.parts, 0..) |*one, i| {
-                if (!self.ask_of(number, one.part, legs.at(i))) return;
+            for (legs.segments, 0..) |*one, i| {
+                if (!self.ask_of(number, one.segment, legs.at(i))) return;
             }
         }
 
@@ -443,15 +443,15 @@ fn Worker(comptime Device: type) type {
         }
 
         /// False when no buffer was free.
-        fn ask_of(self: *Self, number: u32, part: *Part, leg: *Leg) bool {
+        fn ask_of(self: *Self, number: u32, segment: *Segment, leg: *SegmentSearch) bool {
             const slot = &self.slots[number];
             const round = &leg.search.round;
             const file = leg.search.file();
             while (round.upcoming()) |page| {
                 if (slot.use_cached(leg, file, page)) continue;
-                const name = InFlight.name_of(part.number, @intFromEnum(file), page);
+                const name = InFlight.name_of(segment.number, @intFromEnum(file), page);
                 const buffer = self.in_flight.find(name) orelse blk: {
-                    const own = self.begin_read(number, part, file, page) orelse {
+                    const own = self.begin_read(number, segment, file, page) orelse {
                         slot.starved = true;
                         self.pools[@intFromEnum(file)].starved.push(number);
                         return false;
@@ -468,12 +468,12 @@ fn Worker(comptime Device: type) type {
         }
 
         /// Null when no buffer is free.
-        fn begin_read(self: *Self, number: u32, part: *Part, file: File, page: u32) ?u32 {
+        fn begin_read(self: *Self, number: u32, segment: *Segment, file: File, page: u32) ?u32 {
             const buffer = self.pools[@intFromEnum(file)].free.pop() orelse return null;
             self.users[buffer] = 1;
             const read = &self.reads[buffer];
-            self.sources[buffer] = part;
-            const reader = part.shared.reader;
+            self.sources[buffer] = segment;
+            const reader = segment.shared.reader;
             read.offset = switch (file) {
                 .pages => reader.pages_header.offset_of(page),
                 .vectors => reader.vectors.?.geometry.offset_of(page),
@@ -482,7 +482,7 @@ fn Worker(comptime Device: type) type {
                 .pages => reader.pages_header.page_size,
                 .vectors => reader.vectors.?.geometry.page_size,
             };
-            read.fd = part.files[@intFromEnum(file)];
+            read.fd = segment.files[@intFromEnum(file)];
             read.context = context_of(number, page);
             self.device.submit(read);
             return buffer;
@@ -578,13 +578,13 @@ fn Worker(comptime Device: type) type {
             }
         }
 
-        fn look_at(read: *const io.Read, part: *const Part, page: u32) Arrived {
+        fn look_at(read: *const io.Read, segment: *const Segment, page: u32) Arrived {
             switch (read.status) {
                 .ok => {},
                 .short => return .{ .damaged = .corrupt }, // a file that ends before its page is damaged
                 else => return .{ .damaged = .io },
             }
-            const reader = part.shared.reader;
+            const reader = segment.shared.reader;
             if (read.file == @intFromEnum(File.vectors)) {
                 reader.vectors.?.geometry.check(read.data(), page) catch return .{ .damaged = .corrupt };
                 return .{ .vectors = read.data() };
@@ -620,12 +620,12 @@ fn Worker(comptime Device: type) type {
         /// Wakes those whose calls have ended. Called before every wait, and at least every few calls.
         fn tell(self: *Self) void {
             while (self.ended) |job| {
-                self.ended = job.following; // the job may be gone once it was told, its parts not yet
-                var parts: [job_file.parts_max]*Part = undefined;
-                const count = job.parts.len;
-                for (job.parts, parts[0..count]) |one, *part| part.* = one.part;
+                self.ended = job.following; // the job may be gone once it was told, its segments not yet
+                var segments: [job_file.segments_max]*Segment = undefined;
+                const count = job.segments.len;
+                for (job.segments, segments[0..count]) |one, *segment| segment.* = one.segment;
                 job.on_done(job);
-                for (parts[0..count]) |part| part.leave();
+                for (segments[0..count]) |segment| segment.leave();
             }
             self.ended_count = 0;
         }
@@ -748,9 +748,9 @@ const InFlight = struct {
     const Entry = struct { page: u64, buffer: u32 };
     const empty = std.math.maxInt(u64);
 
-    /// A page of one of the files of a part, as the calls below name it.
-    pub fn name_of(part: u31, file: u1, page: u32) u64 {
-        return @as(u64, part) << 33 | @as(u64, file) << 32 | page;
+    /// A page of one of the files of a segment, as the calls below name it.
+    pub fn name_of(segment: u31, file: u1, page: u32) u64 {
+        return @as(u64, segment) << 33 | @as(u64, file) << 32 | page;
     }
 
     pub fn init(allocator: std.mem.Allocator, buffer_count: u32, slot_count: u32) error{OutOfMemory}!InFlight {

@@ -97,7 +97,7 @@ pub const Case = struct {
             .list_size = @floatFromInt(parameters_file.list_size_filtered(parameters)),
             .entry_bytes = @floatFromInt(shared.reader.codes.params.entry_bytes()),
             .entries = @floatFromInt(@min(shared.entries.len, shared_file.entries_looked)),
-            .links = if (shared.plan != .links_in_memory) 0 else if (shared.reader.page_ways != null) links_like else @floatFromInt(shared.reader.links_kept),
+            .links = if (shared.plan != .links_in_memory) 0 else if (shared.reader.block_adjacency != null) links_like else @floatFromInt(shared.reader.links_kept),
         };
     }
 

@@ -1,4 +1,4 @@
-//! A call of search as the workers see it, the parts that it searches, and the queue between callers and workers.
+//! A call of search as the workers see it, the segments that it searches, and the queue between callers and workers.
 const std = @import("std");
 const base = @import("base");
 const io = @import("io");
@@ -14,13 +14,13 @@ const Costs = @import("cost.zig").Costs;
 const Search = query_file.Search;
 const Request = query_file.Request;
 
-// ---- parts ----
+// ---- segments ----
 //
-// A part is an open index as workers see it: data that its queries share, its files, and a leg for every slot of every
-// worker. A query over several parts has a leg in each of them.
+// A segment is an open index as workers see it: data that its queries share, its files, and a leg for every slot of every
+// worker. A query over several segments has a leg in each of them.
 
-/// The search of one part by one query.
-pub const Leg = struct {
+/// The search of one segment by one query.
+pub const SegmentSearch = struct {
     search: Search,
     /// Pages that it waits for, whoever asked for them first.
     in_flight: u32 = 0,
@@ -30,7 +30,7 @@ pub const Leg = struct {
     ended: bool = false,
 
     /// Of its pages all have to be there before it goes on, so that its answer does not depend on which came first.
-    pub fn waits_for_all(self: *const Leg) bool {
+    pub fn waits_for_all(self: *const SegmentSearch) bool {
         return self.search.shared.plan != .links_on_disk or switch (self.search.state) {
             .coded, .rescore, .every => true,
             else => false,
@@ -38,14 +38,14 @@ pub const Leg = struct {
     }
 };
 
-pub const Part = struct {
+pub const Segment = struct {
     shared: *const Shared,
     /// pages.bin and vectors.bin by descriptor; null: the files that the devices of the workers were opened for.
     files: [io.file_count]?std.posix.fd_t,
-    /// Tells its pages from those of other parts of the same workers.
+    /// Tells its pages from those of other segments of the same workers.
     number: u31,
     /// Of the first worker's slots, then those of the second, and so on; then of callers that answer their own queries.
-    legs: []Leg,
+    legs: []SegmentSearch,
     /// Of the legs: pages of its own, which are nobody's before. Memory that others freed would be in use for good, though most
     /// legs never touch most of theirs.
     pages: std.heap.ArenaAllocator,
@@ -54,38 +54,38 @@ pub const Part = struct {
     /// Calls under way.
     users: std.atomic.Value(u32) = .init(0),
 
-    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Part {
+    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Segment {
         var pages: std.heap.ArenaAllocator = .init(std.heap.page_allocator);
         errdefer pages.deinit();
-        const legs = try base.alloc_untouched(pages.allocator(), Leg, leg_count);
+        const legs = try base.alloc_untouched(pages.allocator(), SegmentSearch, leg_count);
         for (legs) |*leg| leg.* = .{ .search = try Search.init(pages.allocator(), shared) };
         return .{ .shared = shared, .files = files, .number = number, .legs = legs, .pages = pages };
     }
 
     /// No call is under way.
-    pub fn deinit(self: *Part) void {
+    pub fn deinit(self: *Segment) void {
         std.debug.assert(self.users.load(.acquire) == 0);
         self.pages.deinit();
     }
 
-    pub fn memory_bytes(self: *const Part) u64 {
-        return self.legs.len * @sizeOf(Leg);
+    pub fn memory_bytes(self: *const Segment) u64 {
+        return self.legs.len * @sizeOf(SegmentSearch);
     }
 
-    /// A call begins, unless the part is being taken away; `leave` ends it.
-    pub fn enter(self: *Part) bool {
+    /// A call begins, unless the segment is being taken away; `leave` ends it.
+    pub fn enter(self: *Segment) bool {
         _ = self.users.fetchAdd(1, .seq_cst);
         if (!self.closing.load(.seq_cst)) return true;
         self.leave();
         return false;
     }
 
-    pub fn leave(self: *Part) void {
+    pub fn leave(self: *Segment) void {
         _ = self.users.fetchSub(1, .seq_cst);
     }
 
     /// Ends its calls and waits for that.
-    pub fn close(self: *Part) void {
+    pub fn close(self: *Segment) void {
         self.closing.store(true, .seq_cst);
         while (self.users.load(.seq_cst) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
     }
@@ -115,22 +115,22 @@ pub const Answers = struct {
     costs: Costs = .{},
 };
 
-/// Parts that one call may search.
-pub const parts_max = base.limits.ranges.parts.max;
+/// Segments that one call may search.
+pub const segments_max = base.limits.ranges.segments.max;
 
-/// One of the parts that a job searches.
-pub const JobPart = struct {
-    part: *Part,
+/// One of the segments that a job searches.
+pub const JobSegment = struct {
+    segment: *Segment,
     /// The number of its first vertex in the answer.
     first: i64 = 0,
     /// None, one for all, or one a query.
     filters: []const ?*const filter_room.Filter = &.{},
     parameters: Parameters,
-    company: Request.Company = .none,
-    /// Links on disk: pages that a query holds at most, of those that it may hold over all parts.
+    role: Request.Role = .none,
+    /// Links on disk: pages that a query holds at most, of those that it may hold over all segments.
     held_max: u32 = RecentPages.max,
 
-    fn filter_of(self: *const JobPart, query: u64) ?*const filter_room.Filter {
+    fn filter_of(self: *const JobSegment, query: u64) ?*const filter_room.Filter {
         return switch (self.filters.len) {
             0 => null,
             1 => self.filters[0],
@@ -140,16 +140,16 @@ pub const JobPart = struct {
 
     /// Finds all matches of those filters that will be scanned, once each, so that a worker need not and memory is asked
     /// for here.
-    pub fn prepare_filters(self: *const JobPart) error{OutOfMemory}!void {
+    pub fn prepare_filters(self: *const JobSegment) error{OutOfMemory}!void {
         for (self.filters) |handle| {
             const filter = handle orelse continue;
             if (filter.matches_found() != null) continue;
-            if (filter_plan.plan_of(self.part.shared, filter, &self.parameters) == .scan) _ = try @constCast(filter).matches();
+            if (filter_plan.plan_of(self.segment.shared, filter, &self.parameters) == .scan) _ = try @constCast(filter).matches();
         }
     }
 };
 
-/// The delta of live data, which answers beside parts: rows in memory that none of them holds yet.
+/// The delta of live data, which answers beside segments: rows in memory that none of them holds yet.
 pub const Delta = struct {
     context: *anyopaque,
     /// The number of its first row in the answer.
@@ -167,9 +167,9 @@ pub const Job = struct {
     dtype: index.Dtype,
     count: u64,
     /// All of them belong to the same workers, and ask for the same k.
-    parts: []const JobPart,
+    segments: []const JobSegment,
     delta: ?*const Delta = null,
-    /// One a query, or null; of the only part: a vertex that is taken as absent.
+    /// One a query, or null; of the only segment: a vertex that is taken as absent.
     excluded: ?[*]const u32 = null,
     /// base.nowMicros after which queries give up; 0 is never.
     deadline_us: u64 = 0,
@@ -191,38 +191,38 @@ pub const Job = struct {
     failure_file: std.atomic.Value(u8) = .init(0),
 
     pub fn k(self: *const Job) u32 {
-        return self.parts[0].parameters.k;
+        return self.segments[0].parameters.k;
     }
 
-    pub fn request_of(self: *const Job, part: *const JobPart, query: u64) Request {
+    pub fn request_of(self: *const Job, segment: *const JobSegment, query: u64) Request {
         const at: usize = @intCast(query);
         return .{
             .vector = self.queries[at * self.query_bytes ..][0..self.query_bytes],
             .dtype = self.dtype,
-            .parameters = part.parameters,
-            .filter = part.filter_of(query),
-            .company = part.company,
-            .held_max = part.held_max,
+            .parameters = segment.parameters,
+            .filter = segment.filter_of(query),
+            .role = segment.role,
+            .held_max = segment.held_max,
             .excluded = if (self.excluded) |excluded| excluded[at] else Request.excluded_none,
         };
     }
 
-    /// A call begins, unless one of its parts is being taken away; `leave` ends it.
+    /// A call begins, unless one of its segments is being taken away; `leave` ends it.
     pub fn enter(self: *const Job) bool {
-        for (self.parts, 0..) |one, i| {
-            if (one.part.enter()) continue;
-            for (self.parts[0..i]) |entered| entered.part.leave();
+        for (self.segments, 0..) |one, i| {
+            if (one.segment.enter()) continue;
+            for (self.segments[0..i]) |entered| entered.segment.leave();
             return false;
         }
         return true;
     }
 
     pub fn leave(self: *const Job) void {
-        for (self.parts) |one| one.part.leave();
+        for (self.segments) |one| one.segment.leave();
     }
 
     pub fn is_closing(self: *const Job) bool {
-        for (self.parts) |one| if (one.part.closing.load(.monotonic)) return true;
+        for (self.segments) |one| if (one.segment.closing.load(.monotonic)) return true;
         return false;
     }
 
@@ -354,7 +354,7 @@ test "takers that look and takers that sleep miss no job" {
         // One job, or several before the first is taken; at once, while takers look, or after they went to sleep.
         const count = 1 + turn % jobs.len;
         for (jobs[0..count]) |*job| {
-            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .parts = &.{}, .answers = &answers, .on_done = Calls.on_done };
+            job.* = .{ .queries = &.{}, .query_bytes = 0, .dtype = .u8, .count = 1, .segments = &.{}, .answers = &answers, .on_done = Calls.on_done };
             try std.testing.expect(calls.queue.push(job));
         }
         pushed += @intCast(count);

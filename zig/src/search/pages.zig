@@ -33,7 +33,7 @@ pub const PageSet = struct {
     }
 
     // Few pages live in the first entries only, so that clearing stays cheap, and most sets never touch the others: there is one
-    // for every query that may run in every part.
+    // for every query that may run in every segment.
     fn used_size(self: *const PageSet) usize {
         return if (self.count <= small_max) small_size else self.table.len;
     }
@@ -199,7 +199,7 @@ pub const RecentPages = struct {
     count: u32 = 0,
     oldest: u32 = 0,
 
-    /// Pages at hand at most, of all parts together.
+    /// Pages at hand at most, of all segments together.
     pub const max = 64;
 
     pub fn slice(self: *const RecentPages) []const Page {
@@ -222,9 +222,9 @@ pub const RecentPages = struct {
         }
         const place = &self.slots[self.oldest];
         self.oldest = (self.oldest + 1) % @as(u32, @intCast(self.slots.len));
-        const former = place.*;
+        const warm_start = place.*;
         place.* = page;
-        return former;
+        return warm_start;
     }
 };
 
@@ -298,9 +298,9 @@ test "recent pages agree with a queue" {
     view.record_count = 0;
     for (0..3) |i| try std.testing.expectEqual(null, recent.add(.{ .number = @intCast(10 + i), .buffer = @intCast(i), .view = view }));
     for (0..4) |i| {
-        const former = recent.add(.{ .number = @intCast(13 + i), .buffer = @intCast(i % 3), .view = view }).?;
-        try std.testing.expectEqual(10 + i, former.number);
-        try std.testing.expectEqual(i % 3, former.buffer);
+        const warm_start = recent.add(.{ .number = @intCast(13 + i), .buffer = @intCast(i % 3), .view = view }).?;
+        try std.testing.expectEqual(10 + i, warm_start.number);
+        try std.testing.expectEqual(i % 3, warm_start.buffer);
     }
     try std.testing.expectEqual(null, recent.find(13));
     for (14..17) |number| try std.testing.expect(recent.find(@intCast(number)) != null);

@@ -73,13 +73,13 @@ pub const Request = struct {
     filter: ?*const filter_room.Filter = null,
     /// Taken as absent: a query that is itself a row of the index looks for its other neighbors (calibration).
     excluded: u32 = excluded_none,
-    /// Searches of other parts answer the same query (company.zig).
-    company: Company = .none,
+    /// Searches of other segments answer the same query (segments.zig).
+    role: Role = .none,
     held_max: u32 = RecentPages.max,
 
-    pub const Company = enum {
+    pub const Role = enum {
         none,
-        /// Of all parts this one has the most rows.
+        /// Of all segments this one has the most rows.
         largest,
         smaller,
     };
@@ -101,7 +101,7 @@ pub const State = union(enum) {
     ranked: Ranked,
     disk: Walk,
     drain,
-    /// Codes have said what they can here; those of other parts have not yet.
+    /// Codes have said what they can here; those of other segments have not yet.
     coded,
     rescore: rescoring.Rescoring,
     every: rescoring.Every,
@@ -160,12 +160,12 @@ pub const Search = struct {
     request: Request = undefined,
     /// The request's; a plan may widen its bound.
     parameters: Parameters = undefined,
-    /// The k-th best that all parts know, and the same of upper bounds of distances; infinity where it is alone.
+    /// The k-th best that all segments know, and the same of upper bounds of distances; infinity where it is alone.
     told: f32 = std.math.inf(f32),
     /// `told` is an estimate: the full distance in its place may be larger, so nothing ends by it.
     told_estimates: bool = false,
     told_upper: f64 = std.math.inf(f64),
-    /// Beside a larger part: where a walk may end early.
+    /// Beside a larger segment: where a walk may end early.
     beside: ?Beside = null,
     query: quant.Query,
     /// The query in float32, less the mean; while vectors are scored as it was given.
@@ -190,7 +190,7 @@ pub const Search = struct {
     distances: [fresh_max]f32 = undefined,
 
     const fresh_max = 512;
-    /// A part of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
+    /// A segment of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
     const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
 
@@ -282,7 +282,7 @@ pub const Search = struct {
         if (request.filter) |filter| return begin_filtered(self, filter);
         if (parameters.scan or self.is_remote()) return begin_scan(self);
         if (is_scan_cheaper(self)) return scan_beside(self);
-        if (request.company == .smaller and self.shared.plan == .links_in_memory and reader.n() <= rows_looked_at) return look_at_all(self);
+        if (request.role == .smaller and self.shared.plan == .links_in_memory and reader.n() <= rows_looked_at) return look_at_all(self);
         self.begin_graph();
     }
 
@@ -302,7 +302,7 @@ pub const Search = struct {
     /// would make up for it read more pages (docs/decisions/0018).
     fn stop_by_distance(self: *Search) void {
         const parameters = &self.parameters;
-        if (!parameters.stops or self.query.form != .distance or self.shared.reader.page_ways != null) return;
+        if (!parameters.stops or self.query.form != .distance or self.shared.reader.block_adjacency != null) return;
         const k = @min(self.list.limit, @max(parameters.k, parameters_file.stop_k_least));
         self.list.stop = .{
             .k = k,
@@ -413,7 +413,7 @@ pub const Search = struct {
         for (self.fresh[0..count], self.distances[0..count]) |id, distance| self.offer(id, distance);
     }
 
-    /// Runs navigation before the choice of pages, so that a bound of other parts can be applied in between.
+    /// Runs navigation before the choice of pages, so that a bound of other segments can be applied in between.
     pub fn navigate(self: *Search) PageError!void {
         self.round.begin();
         self.take_pending();
@@ -463,7 +463,7 @@ pub const Search = struct {
         if (exact and self.round.awaited > 0) return .pages;
         if (self.parameters.count_used) self.count_used();
         if (exact) {
-            if (self.request.company != .none) {
+            if (self.request.role != .none) {
                 self.change(.coded);
                 return .pages;
             }
@@ -764,10 +764,10 @@ const met_ahead = 32;
 /// Vertices whose links are on their way.
 const chosen_ahead = 3;
 
-/// Beside a larger part most queries have few answers or none. There it is enough to come as near as the way goes: what
+/// Beside a larger segment most queries have few answers or none. There it is enough to come as near as the way goes: what
 /// leads nearer is followed, and what may lie before the k-th nearest.
 pub const Beside = struct {
-    /// The k-th nearest by estimates of all parts.
+    /// The k-th nearest by estimates of all segments.
     reach: f32,
     /// So many of the list are followed without coming nearer.
     patience: u32,
@@ -775,7 +775,7 @@ pub const Beside = struct {
     /// Followed since the nearest was found.
     since: u32 = 0,
 
-    /// `rows` of the part, of which the larger one has `most`: a part as large holds as many answers, and ends no earlier.
+    /// `rows` of the segment, of which the larger one has `most`: a segment as large holds as many answers, and ends no earlier.
     pub fn init(reach: f32, list_size: u32, rows: u32, most: u32) Beside {
         const share = 2 * @as(f32, @floatFromInt(rows)) / @as(f32, @floatFromInt(most));
         return .{ .reach = reach, .patience = @intFromFloat(@as(f32, @floatFromInt(list_size)) * std.math.clamp(share, 0.25, 1)) };
@@ -837,7 +837,7 @@ fn navigate_by(search: *Search, policy: anytype) PageError!void {
         // Vertices met ahead, and those that one more step adds.
         assert(Search.fresh_max >= Search.fresh_max / 4 + met_ahead + layout.adjacency.neighbors_max + Policy.added_max + estimated_together);
     }
-    if (search.shared.reader.page_ways != null) return navigate_shared(search, policy);
+    if (search.shared.reader.block_adjacency != null) return navigate_shared(search, policy);
     const links = &search.shared.reader.links.?;
     const codes = &search.shared.reader.codes;
     var chosen: Chosen = .{};
@@ -906,7 +906,7 @@ const Chosen = struct {
 // ---- navigation over shared links ----
 //
 // A vertex that is followed brings the codes of its whole page, and the links of the list of its stretch
-// (index/page_ways.zig). Both happen once, so many vertices of a list are followed without a look.
+// (index/block_adjacency.zig). Both happen once, so many vertices of a list are followed without a look.
 
 /// Vertices of a page that are looked at together; beside them `fresh` has room for what a policy adds.
 const page_run = 128;
@@ -915,12 +915,12 @@ fn navigate_shared(search: *Search, policy: anytype) PageError!void {
     const Policy = @typeInfo(@TypeOf(policy)).pointer.child;
     comptime std.debug.assert(Search.fresh_max >= layout.adjacency.neighbors_max + Policy.added_max + estimated_together);
     const reader = search.shared.reader;
-    const ways = &reader.page_ways.?;
+    const block_links = &reader.block_adjacency.?;
     while (policy.choose(search)) |vertex| {
         search.cost.expanded += 1;
-        const stretch = ways.stretch_of(vertex);
+        const stretch = block_links.stretch_of(vertex);
         // A key of a page has its lowest bit clear, one of a stretch has it set.
-        const ids = if (search.followed.insert(2 * stretch + 1)) try ways.decode(stretch, &search.neighbors) else search.neighbors[0..0];
+        const ids = if (search.followed.insert(2 * stretch + 1)) try block_links.decode(stretch, &search.neighbors) else search.neighbors[0..0];
         if (!take_shared(search, policy, vertex, ids)) return;
         const page = reader.directory.page_of(vertex);
         if (!search.followed.insert(2 * page)) continue;
@@ -1400,24 +1400,24 @@ fn estimate_pages(search: *Search, codes: *const quant.Codes, count: u32) void {
 
 /// Entry points around which codes are looked through: more save less than a read.
 const stretches_max = 4;
-/// The same beside a larger part: the codes of more stretches stand for reads on the way in.
+/// The same beside a larger segment: the codes of more stretches stand for reads on the way in.
 const stretches_bounded_max = 8;
-/// Vertices that are not read are not followed, and the way to those within the bound of other parts (company.zig) begins beyond it:
+/// Vertices that are not read are not followed, and the way to those within the bound of other segments (segments.zig) begins beyond it:
 /// that bound holds once so many rows are known that lie nearer than where the way would go on.
 const way_in = 2;
 
 /// The cost of a way in, in reads: about four, each of which waits for the one before.
 const reads_in = 8;
 
-/// Within the bound of a larger part: the way in would take more than a look at all codes.
+/// Within the bound of a larger segment: the way in would take more than a look at all codes.
 fn is_scan_cheaper(search: *const Search) bool {
     return search.shared.plan == .links_on_disk and is_beside(search) and
         filter_plan.scans_within_reads(search.shared, reads_in);
 }
 
-/// Most answers lie in another part.
+/// Most answers lie in another segment.
 fn is_beside(search: *const Search) bool {
-    return search.request.company == .smaller;
+    return search.request.role == .smaller;
 }
 
 /// It keeps as many candidates as navigation and reads by the same bounds.
@@ -1452,9 +1452,9 @@ pub const Walk = struct {
 
     /// Keeps a page at hand; one that goes for it may be read again.
     pub fn hold(self: *Walk, search: *Search, page: pages_file.Page) Fate {
-        const former = self.recent.add(page) orelse return .hold;
-        search.pages.remove(former.number);
-        return .{ .exchange = former.buffer };
+        const warm_start = self.recent.add(page) orelse return .hold;
+        search.pages.remove(warm_start.number);
+        return .{ .exchange = warm_start.buffer };
     }
 };
 

@@ -23,11 +23,11 @@ pub const EngineOptions = engine.Options;
 pub const filter_plan = @import("filter_plan.zig");
 pub const job = @import("job.zig");
 pub const Job = job.Job;
-pub const JobPart = job.JobPart;
-pub const Part = job.Part;
+pub const JobSegment = job.JobSegment;
+pub const Segment = job.Segment;
 pub const Answers = job.Answers;
 pub const Outcome = job.Outcome;
-pub const introduce = @import("company.zig").introduce;
+pub const introduce = @import("segments.zig").introduce;
 pub const cost = @import("cost.zig");
 
 test {

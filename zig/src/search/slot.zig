@@ -3,14 +3,14 @@
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
-const company = @import("company.zig");
+const role = @import("segments.zig");
 const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const query_file = @import("query.zig");
 const File = @import("shared.zig").File;
 const parameters = @import("parameters.zig");
 const Shared = @import("shared.zig").Shared;
-const Leg = job_file.Leg;
+const SegmentSearch = job_file.SegmentSearch;
 const Job = job_file.Job;
 const Outcome = job_file.Outcome;
 const Fate = query_file.Fate;
@@ -52,12 +52,12 @@ pub const Slot = struct {
     /// All legs have ended, only reads that may hold an answer, or that nobody needs, are on their way.
     ended: bool = false,
 
-    pub fn start(self: *Slot, legs: company.Legs) void {
-        for (self.job.parts, 0..) |*part, i| {
+    pub fn start(self: *Slot, legs: role.SegmentSearches) void {
+        for (self.job.segments, 0..) |*segment, i| {
             const leg = legs.at(i);
             leg.due = true;
             leg.ended = false;
-            leg.search.start(self.job.request_of(part, self.query));
+            leg.search.start(self.job.request_of(segment, self.query));
         }
     }
 
@@ -72,7 +72,7 @@ pub const Slot = struct {
     }
 
     /// Hands a page that a leg wants to it from the page cache; false where the page is not in it.
-    pub fn use_cached(self: *Slot, leg: *Leg, file: File, page: u32) bool {
+    pub fn use_cached(self: *Slot, leg: *SegmentSearch, file: File, page: u32) bool {
         const shared = leg.search.shared;
         const cache = shared.page_cache_of(@intFromEnum(file)) orelse return false;
         const held = cache.find(page) orelse return false;
@@ -92,7 +92,7 @@ pub const Slot = struct {
 
     /// Hands a page to the query and returns the fate of its buffer; null asks for another read. A page that is still
     /// damaged after all retries ends the query.
-    pub fn use(self: *Slot, leg: *Leg, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
+    pub fn use(self: *Slot, leg: *SegmentSearch, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
         if (self.outcome != .ok) return .free;
         self.outcome = switch (arrived) {
             .view => |*view| if (leg.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
@@ -113,11 +113,11 @@ pub const Slot = struct {
     }
 
     /// Into the arrays of the job. `room` holds the hits of a delta.
-    pub fn write_answer(self: *const Slot, legs: company.Legs, room: []job_file.Delta.Hit) void {
+    pub fn write_answer(self: *const Slot, legs: role.SegmentSearches, room: []job_file.Delta.Hit) void {
         const answers = self.job.answers;
         const q: usize = @intCast(self.query);
         const k = self.job.k();
-        var merged: company.Merged = .of(legs);
+        var merged: role.Merged = .of(legs);
         if (self.job.delta) |delta| if (self.outcome == .ok) merged.add(delta, self.query, room[0..k]);
         var count: u32 = 0;
         while (count < k and self.outcome == .ok) : (count += 1) {
@@ -141,7 +141,7 @@ pub const Slot = struct {
 
 // ---- callers that answer their own queries ----
 //
-// A query that reads nothing needs no device, and so no worker: where all pages of its parts are in memory, the thread that
+// A query that reads nothing needs no device, and so no worker: where all pages of its segments are in memory, the thread that
 // calls answers it. To hand it to a worker and to be woken takes as long as the query itself.
 
 /// Places for callers that answer at the same time; more go to the workers.
@@ -150,7 +150,7 @@ const Places = u64;
 pub const Direct = struct {
     /// A bit for each place that nobody has.
     free: std.atomic.Value(Places),
-    /// Of a part's legs the one of the first place.
+    /// Of a segment's legs the one of the first place.
     first_leg: usize,
     /// Of each place, room for the hits of a delta.
     hits: []job_file.Delta.Hit,
@@ -172,11 +172,11 @@ pub const Direct = struct {
         base.free_untouched(allocator, self.hits);
     }
 
-    /// Whether the job is of one query that no part reads anything for.
+    /// Whether the job is of one query that no segment reads anything for.
     pub fn may_answer(job: *const Job) bool {
         if (job.count != 1) return false;
-        for (job.parts) |*one| {
-            const shared = one.part.shared;
+        for (job.segments) |*one| {
+            const shared = one.segment.shared;
             if (!is_complete(shared, .pages)) return false;
             if (one.parameters.exact and shared.reader.vectors != null and !is_complete(shared, .vectors)) return false;
         }
@@ -192,7 +192,7 @@ pub const Direct = struct {
     pub fn answer(self: *Direct, job: *Job) bool {
         const place = self.take() orelse return false;
         defer _ = self.free.fetchOr(@as(Places, 1) << @intCast(place), .release);
-        const legs: company.Legs = .{ .parts = job.parts, .place = self.first_leg + place };
+        const legs: role.SegmentSearches = .{ .segments = job.segments, .place = self.first_leg + place };
         var slot: Slot = .{ .job = job, .begin_us = base.nowMicros() };
         slot.start(legs);
         const is_answered = run(&slot, legs);
@@ -214,11 +214,11 @@ pub const Direct = struct {
     }
 
     /// False where a page is not in memory.
-    fn run(slot: *Slot, legs: company.Legs) bool {
+    fn run(slot: *Slot, legs: role.SegmentSearches) bool {
         while (true) {
             slot.check_time(base.nowMicros());
             if (slot.outcome != .ok) break;
-            const want = company.step(legs, slot.job.k()) catch {
+            const want = role.step(legs, slot.job.k()) catch {
                 slot.outcome = .corrupt;
                 break;
             };

@@ -19,7 +19,7 @@ const E = linux.E;
 //     bit  mask         name         what happens                                                       the caller sees
 //     0    0x00000001   late         some reads take 10 to 100 times as long                            nothing but time
 //     1    0x00000002   reordered    reads end in another order than they were submitted                another order
-//     2    0x00000004   short        some attempts bring only their first part                          nothing: continued
+//     2    0x00000004   short        some attempts bring only their first segment                          nothing: continued
 //     3    0x00000008   eio_once     some reads fail with EIO; the same read again succeeds             `.io`, EIO
 //     4    0x00000010   eio_forever  some pages always fail with EIO                                    `.io`, EIO
 //     5    0x00000020   again        some attempts are refused with EAGAIN or EINTR, up to three times  nothing: repeated

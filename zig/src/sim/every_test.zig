@@ -119,12 +119,12 @@ fn ask(fixture: *Fixture, asked: *const Asked, answers: *Answers) !void {
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
-        .parts = &.{},
+        .segments = &.{},
         .excluded = if (asked.excluded) |excluded| excluded else null,
         .answers = &sinks,
         .on_done = Call.on_done,
-    }, .part = .{
-        .part = running.part,
+    }, .segment = .{
+        .segment = running.segment,
         .filters = if (filter) |*own| own[0..1] else &.{},
         .parameters = search.parameters.resolve(.{ .k = k, .recall = 1, .burst_max = burst_max }, .{}),
     } };

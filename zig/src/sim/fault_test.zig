@@ -89,10 +89,10 @@ const Asked = struct {
             .query_bytes = dim * 4,
             .dtype = .f32,
             .count = count,
-            .parts = &.{},
+            .segments = &.{},
             .answers = &self.answers,
             .on_done = Call.on_done,
-        }, .part = .{ .part = undefined, .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}) } };
+        }, .segment = .{ .segment = undefined, .parameters = search.parameters.resolve(.{ .k = k, .list_size = list_size, .exact = exact }, .{}) } };
     }
 
     fn deinit(self: *Asked) void {

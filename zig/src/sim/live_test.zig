@@ -16,15 +16,15 @@ const State = [(rows + 63) / 64]u64;
 const Model = @import("worlds.zig").Model(State);
 
 fn checked(model: *const Model, live: *Live) !State {
-    const state = try dead_of(model.allocator, live);
+    const state = try deleted_of(model.allocator, live);
     try model.check(live.sequence, state);
     return state;
 }
 
-fn dead_of(allocator: std.mem.Allocator, live: *Live) !State {
+fn deleted_of(allocator: std.mem.Allocator, live: *Live) !State {
     var set = try BitSet.init(allocator, rows);
     defer set.deinit(allocator);
-    _ = live.copy_dead(0, &set);
+    _ = live.copy_deleted(0, &set);
     var state: State = undefined;
     @memcpy(&state, set.words);
     return state;
@@ -48,16 +48,16 @@ fn make_index(allocator: std.mem.Allocator, store: *SimulatedStore) !void {
     try store.sync_folder(".");
 }
 
-/// An ordinary index lies where the root says, or where it always lay, and never at both places once a write was
+/// An ordinary index lies where the manifest says, or where it always lay, and never at both places once a write was
 /// acknowledged.
 fn check_files(store: *SimulatedStore, acknowledged: bool) !void {
-    const is_live = store.names.contains(live_room.root.file_name);
-    if (acknowledged and !is_live) return error.RootLost;
+    const is_live = store.names.contains(live_room.manifest.file_name);
+    if (acknowledged and !is_live) return error.ManifestLost;
     if (acknowledged and store.names.contains("manifest.json")) return error.OlderVeloFindsIt;
-    const part = "part-0000000000000001/";
+    const segment = "part-0000000000000001/";
     for ([_][]const u8{ "codes.bin", "pages.bin", "manifest.json" }) |name| {
         var buffer: [64]u8 = undefined;
-        const path = if (is_live) try std.fmt.bufPrint(&buffer, part ++ "{s}", .{name}) else name;
+        const path = if (is_live) try std.fmt.bufPrint(&buffer, segment ++ "{s}", .{name}) else name;
         const node = store.names.get(path) orelse return error.FileLost;
         if (name[0] != 'm' and !std.mem.eql(u8, name[0..5], store.nodes.items[node].current.items)) return error.FileChanged;
     }
@@ -128,7 +128,7 @@ const Run = struct {
                 else => try self.delete(&live, &diagnostic),
             }
             if (self.store.crashed) return;
-            if (!live.poisoned) try std.testing.expectEqual(self.model.now(), try dead_of(self.allocator, &live));
+            if (!live.poisoned) try std.testing.expectEqual(self.model.now(), try deleted_of(self.allocator, &live));
         }
         if (self.prng.boolean()) {
             if (live.finish(&diagnostic)) self.model.durable = self.model.sequence else |err| try self.may_fail(err);
@@ -182,7 +182,7 @@ const Run = struct {
         try std.testing.expect(done.durable);
         self.columns = count;
         self.wrote = true;
-        // The root holds all that was written.
+        // The manifest holds all that was written.
         self.model.durable = self.model.sequence;
     }
 
@@ -319,9 +319,9 @@ test "a reader opens, refreshes and takes a moment at every step of a first writ
     }
 }
 
-/// From then on the syncs of a folder that has a root fail.
+/// From then on the syncs of a folder that has a manifest fail.
 fn fail_once_live(store: *SimulatedStore) void {
-    if (store.names.contains(live_room.root.file_name)) store.faults.sync = 1;
+    if (store.names.contains(live_room.manifest.file_name)) store.faults.sync = 1;
 }
 
 test "old names stay until the root is there for good, where the sync of its rename had failed" {

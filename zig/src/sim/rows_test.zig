@@ -16,13 +16,13 @@ const State = [id_count]u16;
 
 const Model = @import("worlds.zig").Model(State);
 
-const PartRow = extern struct { id: i64, value: u64 };
+const SegmentRow = extern struct { id: i64, value: u64 };
 
-/// A folder that is open, and what its parts hold, which a caller of the library would have mapped.
+/// A folder that is open, and what its segments hold, which a caller of the library would have mapped.
 const Opened = struct {
     live: Live,
     arena: std.heap.ArenaAllocator,
-    parts: std.StringHashMapUnmanaged([]const PartRow) = .empty,
+    segments: std.StringHashMapUnmanaged([]const SegmentRow) = .empty,
     diagnostic: Diagnostic = .{},
 
     fn open(self: *Opened, allocator: std.mem.Allocator, store: *SimulatedStore, options: live_room.Options) !void {
@@ -30,10 +30,10 @@ const Opened = struct {
         errdefer self.arena.deinit();
         self.live = try Live.open(allocator, store, options, &self.diagnostic);
         errdefer self.live.deinit();
-        for (self.live.parts.items, 0..) |part, i| {
-            const hold = store.hold(part.path) catch return error.PartLost;
+        for (self.live.segments.items, 0..) |segment, i| {
+            const hold = store.hold(segment.path) catch return error.SegmentLost;
             defer store.release(hold); // `data` stays in memory
-            const rows = try self.read_part(store, part.path, part.n);
+            const rows = try self.read_segment(store, segment.path, segment.n);
             try self.live.attach(i, .{ .numbers = try self.ids_of(rows) }, &self.diagnostic);
         }
         try self.live.begin(.{}, &self.diagnostic);
@@ -44,17 +44,17 @@ const Opened = struct {
         self.arena.deinit();
     }
 
-    fn read_part(self: *Opened, store: *SimulatedStore, path: []const u8, n: u64) ![]const PartRow {
+    fn read_segment(self: *Opened, store: *SimulatedStore, path: []const u8, n: u64) ![]const SegmentRow {
         const allocator = self.arena.allocator();
         const name = try std.fmt.allocPrint(allocator, "{s}/data", .{path});
-        const file = store.open_file(name, .read_only) catch return error.PartLost;
-        const rows = try allocator.alloc(PartRow, @intCast(n));
-        if (try store.read(file, std.mem.sliceAsBytes(rows), 0) != rows.len * @sizeOf(PartRow)) return error.PartLost;
-        try self.parts.put(allocator, try allocator.dupe(u8, path), rows);
+        const file = store.open_file(name, .read_only) catch return error.SegmentLost;
+        const rows = try allocator.alloc(SegmentRow, @intCast(n));
+        if (try store.read(file, std.mem.sliceAsBytes(rows), 0) != rows.len * @sizeOf(SegmentRow)) return error.SegmentLost;
+        try self.segments.put(allocator, try allocator.dupe(u8, path), rows);
         return rows;
     }
 
-    fn ids_of(self: *Opened, rows: []const PartRow) ![]const i64 {
+    fn ids_of(self: *Opened, rows: []const SegmentRow) ![]const i64 {
         const ids = try self.arena.allocator().alloc(i64, rows.len);
         for (rows, ids) |row, *id| id.* = row.id;
         return ids;
@@ -69,16 +69,16 @@ const Opened = struct {
 
     fn state_of(self: *Opened, view: *const live_room.View) !State {
         var found: State = @splat(0);
-        for (view.parts, self.live.parts.items) |part, of| {
-            for (self.parts.get(of.path).?, 0..) |row, vertex| {
-                if (part.dead) |dead| if (dead.contains(vertex)) continue;
+        for (view.segments, self.live.segments.items) |segment, of| {
+            for (self.segments.get(of.path).?, 0..) |row, vertex| {
+                if (segment.deleted) |deleted| if (deleted.contains(vertex)) continue;
                 try put(&found, row.id, @intCast(row.value));
             }
         }
         var first: u32 = 0;
         for (view.records) |record| {
             for (record.rows.ids.numbers, std.mem.bytesAsSlice(f32, record.rows.vectors), 0..) |id, x, i| {
-                if (!view.dead.contains(first + i)) try put(&found, id, @intFromFloat(x));
+                if (!view.deleted.contains(first + i)) try put(&found, id, @intFromFloat(x));
             }
             first += record.rows.count;
         }
@@ -86,17 +86,17 @@ const Opened = struct {
     }
 
     fn find_places(self: *Opened, view: *const live_room.View, places: *[id_count]?live_room.Row) !void {
-        for (view.parts, self.live.parts.items, 0..) |part, of, number| {
-            for (self.parts.get(of.path).?, 0..) |row, vertex| {
-                if (part.dead) |dead| if (dead.contains(vertex)) continue;
-                places[@intCast(row.id)] = .{ .part = @intCast(number), .vertex = @intCast(vertex) };
+        for (view.segments, self.live.segments.items, 0..) |segment, of, number| {
+            for (self.segments.get(of.path).?, 0..) |row, vertex| {
+                if (segment.deleted) |deleted| if (deleted.contains(vertex)) continue;
+                places[@intCast(row.id)] = .{ .segment = @intCast(number), .vertex = @intCast(vertex) };
             }
         }
         var first: u32 = 0;
         for (view.records) |record| {
             for (record.rows.ids.numbers, 0..) |id, i| {
                 const row = first + @as(u32, @intCast(i));
-                if (!view.dead.contains(row)) places[@intCast(id)] = .{ .part = live_room.delta_part, .vertex = row };
+                if (!view.deleted.contains(row)) places[@intCast(id)] = .{ .segment = live_room.delta_segment, .vertex = row };
             }
             first += record.rows.count;
         }
@@ -156,7 +156,7 @@ const Run = struct {
         const done: anyerror!void = switch (self.prng.below(4)) {
             0 => writer.live.checkpoint(&writer.diagnostic),
             1 => self.insert(writer, true),
-            else => self.fold(writer),
+            else => self.commit(writer),
         };
         done catch |err| {
             self.failure = err;
@@ -170,9 +170,9 @@ const Run = struct {
         switch (self.prng.below(3)) {
             0 => {
                 var diagnostic: Diagnostic = .{};
-                var moment = try live_room.Moment(SimulatedStore).take(self.allocator, &self.store, &diagnostic) orelse return error.RootLost;
+                var moment = try live_room.Moment(SimulatedStore).take(self.allocator, &self.store, &diagnostic) orelse return error.ManifestLost;
                 defer moment.release();
-                for (moment.root.parts) |part| if (!self.store.names.contains(part.path)) return error.PartLost;
+                for (moment.manifest.parts) |segment| if (!self.store.names.contains(segment.path)) return error.SegmentLost;
             },
             1 => {
                 var one: Opened = undefined;
@@ -192,19 +192,19 @@ const Run = struct {
         }
     }
 
-    /// Opens again where the root became another one meanwhile.
+    /// Opens again where the manifest became another one meanwhile.
     fn open_reader(self: *Run, one: *Opened) !void {
         while (true) {
-            const before = self.root_node();
+            const before = self.manifest_node();
             return one.open(self.allocator, &self.store, .{}) catch |err| {
-                if (self.root_node() == before) return err;
+                if (self.manifest_node() == before) return err;
                 continue;
             };
         }
     }
 
-    fn root_node(self: *Run) ?u32 {
-        return self.store.names.get(live_room.root.file_name);
+    fn manifest_node(self: *Run) ?u32 {
+        return self.store.names.get(live_room.manifest.file_name);
     }
 
     /// A reader looks at everything between two changes of a writer.
@@ -264,17 +264,17 @@ const Run = struct {
                         reader = null;
                     }
                 },
-                5, 6 => try self.fold(&writer),
+                5, 6 => try self.commit(&writer),
                 7 => try self.write_during_reads(&reader),
                 8 => {
                     self.store.on_change = .{ .call = Run.read_between, .after = self.prng.below(20) };
                     defer self.store.on_change = null;
-                    try self.fold(&writer);
+                    try self.commit(&writer);
                 },
                 9...11 => try self.delete(&writer),
                 12...14 => try self.insert(&writer, false),
                 15, 16 => try self.update(&writer),
-                22, 23 => try self.insert_part(&writer, self.prng.boolean(), true),
+                22, 23 => try self.insert_segment(&writer, self.prng.boolean(), true),
                 else => try self.insert(&writer, true),
             }
             if (self.store.crashed) return;
@@ -340,17 +340,17 @@ const Run = struct {
         try self.acknowledged(live, done);
     }
 
-    /// A call whose rows are a part of their own: others write and fold between its two steps. It has a name, and comes again.
-    fn insert_part(self: *Run, writer: *Opened, is_upsert: bool, may_nest: bool) anyerror!void {
+    /// A call whose rows are a segment of their own: others write and commit between its two steps. It has a name, and comes again.
+    fn insert_segment(self: *Run, writer: *Opened, is_upsert: bool, may_nest: bool) anyerror!void {
         const live = &writer.live;
         const allocator = writer.arena.allocator();
-        var rows: std.ArrayList(PartRow) = .empty;
+        var rows: std.ArrayList(SegmentRow) = .empty;
         for (0..id_count) |id| if (self.prng.below(3) == 0) {
             try rows.append(allocator, .{ .id = @intCast(id), .value = self.next_value });
             self.next_value += 1;
         };
         if (rows.items.len == 0) return;
-        const ids = try writer.ids_of(rows.items); // as the caller has them; in the part they stand in another order
+        const ids = try writer.ids_of(rows.items); // as the caller has them; in the segment they stand in another order
         var given: live_room.Rows = .{
             .count = @intCast(ids.len),
             .kind = .numbers,
@@ -363,14 +363,14 @@ const Run = struct {
         const reserved = live.reserve(given, &writer.diagnostic) catch |err| return self.may_fail(err);
         try std.testing.expect(!was_poisoned);
         if (reserved.outcome != .done) return std.testing.expect(!is_upsert and reserved.outcome == .duplicate);
-        self.prng.shuffle(PartRow, rows.items);
+        self.prng.shuffle(SegmentRow, rows.items);
         var buffer: [32]u8 = undefined;
-        const path = try allocator.dupe(u8, live.next_part(&buffer));
+        const path = try allocator.dupe(u8, live.next_segment(&buffer));
         try self.others_write(writer);
         if (self.store.crashed) return;
-        if (may_nest and self.prng.boolean()) if (self.prng.boolean()) try self.fold(writer) else try self.insert_part(writer, true, false);
+        if (may_nest and self.prng.boolean()) if (self.prng.boolean()) try self.commit(writer) else try self.insert_segment(writer, true, false);
         if (self.store.crashed) return;
-        self.write_part(path, rows.items) catch |err| return self.may_fail(err); // held, else a sweep would take it away
+        self.write_segment(path, rows.items) catch |err| return self.may_fail(err); // held, else a sweep would take it away
         var after = self.model.now();
         var there: u64 = 0;
         for (rows.items) |row| {
@@ -382,7 +382,7 @@ const Run = struct {
         if (may_do) try self.model.add(self.model.sequence + 1, after);
         const before = live.sequence;
         const what: live_room.Call = .{ .rows = given, .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } };
-        const done = live.insert_part(what, &writer.diagnostic) catch |err| {
+        const done = live.insert_segment(what, &writer.diagnostic) catch |err| {
             try std.testing.expectEqual(before, live.sequence);
             return self.may_fail(err);
         };
@@ -390,7 +390,7 @@ const Run = struct {
             try std.testing.expectEqual(.duplicate, done.outcome);
             return std.testing.expectEqual(before, live.sequence);
         }
-        try writer.parts.put(allocator, path, rows.items);
+        try writer.segments.put(allocator, path, rows.items);
         try std.testing.expectEqual(.done, done.outcome);
         try std.testing.expectEqual(there, done.replaced);
         try std.testing.expect(done.durable);
@@ -425,7 +425,7 @@ const Run = struct {
             switch (self.prng.below(3)) {
                 0 => try self.delete(writer),
                 1 => try self.insert(writer, true),
-                else => try self.insert_part(writer, true, false),
+                else => try self.insert_segment(writer, true, false),
             }
             if (self.store.crashed) return;
         }
@@ -490,24 +490,24 @@ const Run = struct {
         if (done.durable) self.model.durable = @max(self.model.durable, done.sequence);
     }
 
-    /// A part is made of some parts and the delta, while other calls go on.
-    fn fold(self: *Run, writer: *Opened) !void {
+    /// A segment is made of some segments and the delta, while other calls go on.
+    fn commit(self: *Run, writer: *Opened) !void {
         var chosen: [64]u32 = undefined;
         const count = self.choose(writer, &chosen);
-        try self.fold_of(writer, chosen[0..count], count == 0 or self.prng.boolean(), true);
+        try self.commit_of(writer, chosen[0..count], count == 0 or self.prng.boolean(), true);
     }
 
     fn choose(self: *Run, writer: *Opened, chosen: *[64]u32) usize {
         var count: usize = 0;
-        for (0..@min(chosen.len, writer.live.parts.items.len)) |i| if (self.prng.boolean()) {
+        for (0..@min(chosen.len, writer.live.segments.items.len)) |i| if (self.prng.boolean()) {
             chosen[count] = @intCast(i);
             count += 1;
         };
         return count;
     }
 
-    /// A fold of other sources, from its first view to its root.
-    fn fold_beside(self: *Run, writer: *Opened, taken: []const u32, with_delta: bool) !void {
+    /// A commit of other sources, from its first view to its manifest.
+    fn commit_beside(self: *Run, writer: *Opened, taken: []const u32, with_delta: bool) !void {
         var chosen: [64]u32 = undefined;
         var count: usize = 0;
         for (chosen[0..self.choose(writer, &chosen)]) |number| if (std.mem.indexOfScalar(u32, taken, number) == null) {
@@ -515,22 +515,22 @@ const Run = struct {
             count += 1;
         };
         const takes_delta = !with_delta and (count == 0 or self.prng.boolean());
-        if (count > 0 or takes_delta) try self.fold_of(writer, chosen[0..count], takes_delta, false);
+        if (count > 0 or takes_delta) try self.commit_of(writer, chosen[0..count], takes_delta, false);
     }
 
-    fn fold_of(self: *Run, writer: *Opened, chosen: []const u32, with_delta: bool, may_nest: bool) anyerror!void {
+    fn commit_of(self: *Run, writer: *Opened, chosen: []const u32, with_delta: bool, may_nest: bool) anyerror!void {
         const live = &writer.live;
         const allocator = writer.arena.allocator();
         var view = try live.take_view();
         defer view.release();
-        var rows: std.ArrayList(PartRow) = .empty;
+        var rows: std.ArrayList(SegmentRow) = .empty;
         var taken: std.ArrayList(u64) = .empty;
         for (chosen) |i| {
-            const part = writer.parts.get(live.parts.items[i].path).?;
-            var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(part.len)), part.len);
+            const segment = writer.segments.get(live.segments.items[i].path).?;
+            var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(segment.len)), segment.len);
             @memset(bits.words, 0);
-            for (part, 0..) |row, vertex| {
-                if (view.parts[i].dead) |dead| if (dead.contains(vertex)) continue;
+            for (segment, 0..) |row, vertex| {
+                if (view.segments[i].deleted) |deleted| if (deleted.contains(vertex)) continue;
                 bits.insert(@intCast(vertex));
                 try rows.append(allocator, row);
             }
@@ -540,7 +540,7 @@ const Run = struct {
             var first: u32 = 0;
             for (view.records) |record| {
                 for (record.rows.ids.numbers, std.mem.bytesAsSlice(f32, record.rows.vectors), 0..) |id, x, i| {
-                    if (!view.dead.contains(first + i)) try rows.append(allocator, .{ .id = id, .value = @intFromFloat(x) });
+                    if (!view.deleted.contains(first + i)) try rows.append(allocator, .{ .id = id, .value = @intFromFloat(x) });
                 }
                 first += record.rows.count;
             }
@@ -552,21 +552,21 @@ const Run = struct {
             view.release();
             view = later;
         }
-        if (may_nest and self.prng.boolean()) try self.fold_beside(writer, chosen, with_delta);
+        if (may_nest and self.prng.boolean()) try self.commit_beside(writer, chosen, with_delta);
         if (self.store.crashed) return;
-        var what: live_room.Fold = .{ .view = view, .parts = chosen, .taken = taken.items, .with_delta = with_delta, .part = null };
-        if (with_delta and chosen.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a part before it ends
-            const added = try allocator.dupe(PartRow, rows.items[stored..]);
-            if (try self.put(writer, .{ .view = view, .parts = &.{}, .taken = &.{}, .with_delta = true, .part = null }, added)) {
+        var what: live_room.Commit = .{ .view = view, .segments = chosen, .taken = taken.items, .with_delta = with_delta, .segment = null };
+        if (with_delta and chosen.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a segment before it ends
+            const added = try allocator.dupe(SegmentRow, rows.items[stored..]);
+            if (try self.put(writer, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added)) {
                 const later = try live.take_view();
-                what.parts = try numbers_in(allocator, later, view, chosen);
+                what.segments = try numbers_in(allocator, later, view, chosen);
                 view.release();
                 view = later;
                 what.view = view;
                 what.with_delta = false;
-                const number: u32 = @intCast(live.parts.items.len -| 1); // behind those of calls that came meanwhile
+                const number: u32 = @intCast(live.segments.items.len -| 1); // behind those of calls that came meanwhile
                 if (added.len > 0) {
-                    what.parts = try std.mem.concat(allocator, u32, &.{ what.parts, &.{number} });
+                    what.segments = try std.mem.concat(allocator, u32, &.{ what.segments, &.{number} });
                     var bits = base.BitSet.over(try taken.addManyAsSlice(allocator, base.BitSet.words_for(added.len)), added.len);
                     @memset(bits.words, 0);
                     for (0..added.len) |row| bits.insert(@intCast(row));
@@ -579,11 +579,11 @@ const Run = struct {
         _ = try self.put(writer, what, rows.items);
     }
 
-    /// The numbers that parts of a view have in a later one.
-    fn numbers_in(allocator: std.mem.Allocator, later: *const live_room.View, view: *const live_room.View, parts: []const u32) ![]u32 {
-        const numbers = try allocator.dupe(u32, parts);
-        for (numbers) |*number| number.* = for (later.parts, 0..) |part, i| {
-            if (std.mem.eql(u8, part.path, view.parts[number.*].path)) break @intCast(i);
+    /// The numbers that segments of a view have in a later one.
+    fn numbers_in(allocator: std.mem.Allocator, later: *const live_room.View, view: *const live_room.View, segments: []const u32) ![]u32 {
+        const numbers = try allocator.dupe(u32, segments);
+        for (numbers) |*number| number.* = for (later.segments, 0..) |segment, i| {
+            if (std.mem.eql(u8, segment.path, view.segments[number.*].path)) break @intCast(i);
         } else unreachable;
         return numbers;
     }
@@ -593,37 +593,37 @@ const Run = struct {
             switch (self.prng.below(5)) {
                 0, 1 => try self.delete(writer),
                 2, 3 => try self.insert(writer, true),
-                else => try self.insert_part(writer, true, false),
+                else => try self.insert_segment(writer, true, false),
             }
             if (self.store.crashed) return;
         }
     }
 
-    /// A part of these rows, in any order, takes the place of its sources; false: the world failed.
-    fn put(self: *Run, writer: *Opened, sources: live_room.Fold, rows: []PartRow) !bool {
+    /// A segment of these rows, in any order, takes the place of its sources; false: the world failed.
+    fn put(self: *Run, writer: *Opened, sources: live_room.Commit, rows: []SegmentRow) !bool {
         const allocator = writer.arena.allocator();
-        self.prng.shuffle(PartRow, rows);
+        self.prng.shuffle(SegmentRow, rows);
         var buffer: [32]u8 = undefined;
-        const path = try allocator.dupe(u8, writer.live.next_part(&buffer));
+        const path = try allocator.dupe(u8, writer.live.next_segment(&buffer));
         var what = sources;
         if (rows.len > 0) {
-            self.write_part(path, rows) catch |err| {
+            self.write_segment(path, rows) catch |err| {
                 try self.may_fail(err);
                 return false;
             };
-            what.part = .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows) } };
+            what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows) } };
         }
-        const done = writer.live.fold(what, &writer.diagnostic) catch |err| {
+        const done = writer.live.commit(what, &writer.diagnostic) catch |err| {
             try self.may_fail(err);
             return false;
         };
         try std.testing.expectEqual(.done, done.outcome);
-        try writer.parts.put(allocator, path, rows);
-        self.model.durable = self.model.sequence; // a root holds all that was written
+        try writer.segments.put(allocator, path, rows);
+        self.model.durable = self.model.sequence; // a manifest holds all that was written
         return true;
     }
 
-    fn write_part(self: *Run, path: []const u8, rows: []const PartRow) !void {
+    fn write_segment(self: *Run, path: []const u8, rows: []const SegmentRow) !void {
         var buffer: [64]u8 = undefined;
         try self.store.make_folder(path);
         const file = try self.store.create(try std.fmt.bufPrint(&buffer, "{s}/data", .{path}));
@@ -667,7 +667,7 @@ const Run = struct {
             try self.model.settle(writer.live.sequence, try self.check(&writer));
             self.model.durable = writer.live.sequence;
             try self.insert(&writer, true);
-            try self.fold(&writer);
+            try self.commit(&writer);
             try std.testing.expectEqual(self.model.now(), try writer.state());
         }
     }

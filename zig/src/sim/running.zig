@@ -9,26 +9,26 @@ pub const Engine = search.Engine(SimulatedDevice);
 
 pub const Running = struct {
     engine: *Engine,
-    part: *search.Part,
+    segment: *search.Segment,
 
     pub fn init(shared: *const search.Shared, options: search.EngineOptions) !Running {
         const engine = try Engine.init(testing.allocator, shared, options);
         errdefer engine.deinit();
-        return .{ .engine = engine, .part = try engine.attach(shared, .{ null, null }) };
+        return .{ .engine = engine, .segment = try engine.attach(shared, .{ null, null }) };
     }
 
     /// Calls under way end.
     pub fn deinit(self: *const Running) void {
-        self.part.closing.store(true, .seq_cst);
-        self.engine.detach(self.part);
+        self.segment.closing.store(true, .seq_cst);
+        self.engine.detach(self.segment);
         self.engine.deinit();
     }
 };
 
-/// A job over one part, and who waits for its end.
+/// A job over one segment, and who waits for its end.
 pub const Call = struct {
     job: search.Job,
-    part: search.JobPart,
+    segment: search.JobSegment,
     done: std.Thread.ResetEvent = .{},
 
     pub fn on_done(job: *search.Job) void {
@@ -38,8 +38,8 @@ pub const Call = struct {
 
     /// False where the engine is closing.
     pub fn submit(self: *Call, running: *const Running) bool {
-        self.part.part = running.part;
-        self.job.parts = (&self.part)[0..1];
+        self.segment.segment = running.segment;
+        self.job.segments = (&self.segment)[0..1];
         return running.engine.submit(&self.job);
     }
 };

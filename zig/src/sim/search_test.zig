@@ -144,10 +144,10 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .query_bytes = dim * 4,
         .dtype = .f32,
         .count = query_count,
-        .parts = &.{},
+        .segments = &.{},
         .answers = &sinks,
         .on_done = Call.on_done,
-    }, .part = .{ .part = running.part, .parameters = search.parameters.resolve(.{
+    }, .segment = .{ .segment = running.segment, .parameters = search.parameters.resolve(.{
         .k = k,
         .list_size = setting.list_size,
         .beam_width = setting.beam_width,

@@ -13,7 +13,7 @@ test {
     _ = @import("search_test.zig");
     _ = @import("every_test.zig");
     _ = @import("fault_test.zig");
-    _ = @import("parts_test.zig");
+    _ = @import("segments_test.zig");
     _ = @import("store.zig");
     _ = @import("live_test.zig");
     _ = @import("rows_test.zig");

@@ -1,0 +1,7 @@
+"""The window at ``/ui``: a page to look at collections with, and the paths that only it needs."""
+
+from velo_serving.gateway.dashboard.embedding import Embedding
+from velo_serving.gateway.dashboard.pages import add_window
+from velo_serving.gateway.dashboard.routes import window_routes
+
+__all__ = ["Embedding", "add_window", "window_routes"]

@@ -1,0 +1,129 @@
+"""From a text to the vector that is searched for, by a function of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+
+from velo.errors import DimensionMismatchError, InvalidArgumentError, UnsupportedError
+from velo_serving.protocol.errors import DeadlineExceededError, EmbeddingError, QueueFullError
+from velo_serving.protocol.types import Float32Matrix
+
+__all__ = ["Embedding", "load_embedding"]
+
+#: Texts that wait for the function, which is called with one at a time.
+WAITING_MAX: Final = 16
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
+    """Import a function by its name.
+
+    Parameters
+    ----------
+    name : str
+        ``MODULE:FUNCTION``; the module may lie in the current folder. ``MODULE:OBJECT.METHOD`` will do, too.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"embed reads 'MODULE:FUNCTION', not {name!r}", argument="embed")
+    module, _, path = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        function: Any = reduce(getattr, path.split("."), importlib.import_module(module))
+    except Exception as error:  # a module may raise anything
+        raise InvalidArgumentError(
+            f"the embedding function {name!r} cannot be imported: {type(error).__name__}: {error}",
+            argument="embed",
+        ) from error
+    if not callable(function):
+        raise InvalidArgumentError(f"{name!r} is a {type(function).__name__}, no function", argument="embed")
+    loaded: Callable[[Sequence[str]], Any] = function
+    return loaded
+
+
+class Embedding:
+    """Makes vectors of texts, if there is a function for it.
+
+    Parameters
+    ----------
+    function : callable or str, optional
+        From a list of texts to an array with a row a text; a string is imported.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It cannot be imported.
+    """
+
+    def __init__(self, function: Callable[[Sequence[str]], Any] | str | None = None) -> None:
+        self._function = load_embedding(function) if isinstance(function, str) else function
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is a function."""
+        return self._function is not None
+
+    async def vector(self, text: str, dim: int, timeout_s: float) -> Float32Matrix:
+        """The vector of a text, of shape (1, dim).
+
+        Parameters
+        ----------
+        dim : int
+            Of the collection.
+
+        Raises
+        ------
+        UnsupportedError
+            There is no function.
+        EmbeddingError
+            It failed, or made no vector.
+        DimensionMismatchError
+            It is for another collection.
+        """
+        if self._function is None:
+            raise UnsupportedError(
+                "this server has no embedding function: velo serve --embed MODULE:FUNCTION"
+            )
+        if self._waiting >= WAITING_MAX:
+            raise QueueFullError(f"{self._waiting} texts wait for the embedding function already")
+        work = asyncio.ensure_future(self._called(self._function, text))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            made = await asyncio.wait_for(asyncio.shield(work), timeout_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise DeadlineExceededError(f"the embedding function took more than {timeout_s:g} s") from None
+        row = made.reshape(-1)
+        if len(row) != dim:
+            raise DimensionMismatchError(
+                f"the embedding function makes vectors of {len(row)} dimensions, the collection has {dim}",
+                argument="text",
+            )
+        return row.reshape(1, dim)
+
+    async def _called(self, function: Callable[[Sequence[str]], Any], text: str) -> Float32Matrix:
+        """Call the function. A call that nobody waits for goes on, and delays the next one."""
+        self._waiting += 1
+        try:
+            async with self._turn:
+                made = await asyncio.to_thread(lambda: np.asarray(function([text]), np.float32))
+        except Exception as error:
+            raise EmbeddingError(
+                f"the embedding function failed with {type(error).__name__}; the server's log says more"
+            ) from error
+        finally:
+            self._waiting -= 1
+        if made.ndim not in (1, 2) or (made.ndim == 2 and len(made) != 1) or not np.isfinite(made).all():
+            raise EmbeddingError(f"the embedding function made no vector of a text, but {made.shape}")
+        return made

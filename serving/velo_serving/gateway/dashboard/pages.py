@@ -1,0 +1,49 @@
+"""The files of the page over HTTP: read once, and nothing else may run in them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse, Response
+
+from velo_serving.gateway.dashboard.files import FILES, FOLDER
+
+__all__ = ["add_window"]
+
+#: Scripts, styles and requests of this server alone; no script can make markup of a text.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def add_window(app: FastAPI) -> None:
+    """Let an app show the window at ``/ui``."""
+    texts = {name: (FOLDER / name).read_bytes() for name in FILES}
+
+    def answer(name: str) -> Response:
+        return Response(texts[name], media_type=FILES[name], headers=_HEADERS)
+
+    @app.get("/ui", include_in_schema=False)
+    async def window() -> Response:
+        return answer("index.html")
+
+    @app.get("/ui/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        if name not in texts:
+            return Response(status_code=404)
+        return answer(name)
+
+    @app.get("/ui/", include_in_schema=False)
+    async def folder() -> RedirectResponse:
+        return RedirectResponse("../ui")

@@ -1,0 +1,118 @@
+"""Hits of one shard: their metadata as rows, and several parts as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from velo_serving.protocol.types import Hits, ShardReply
+
+__all__ = [
+    "COSTS",
+    "Asked",
+    "Costs",
+    "Ended",
+    "concat_hits",
+    "costs_of",
+    "ids_of_hits",
+    "rows_of_hits",
+    "with_rows",
+]
+
+#: What queries cost, by the names that it has in ``Hits``.
+COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
+
+#: The same of several queries, one number of each.
+Costs: TypeAlias = Sequence[Sequence[int] | npt.NDArray[Any]] | npt.NDArray[Any]
+
+
+#: Told which rows of a request have ended, with their hits and what each cost, or why all of them failed.
+Ended: TypeAlias = Callable[[Sequence[int], ShardReply, Costs], None]
+
+
+class Asked(Protocol):
+    """Queries on their way, each of which ends by itself."""
+
+    def cancel(self, row: int) -> None:
+        """Nobody waits for this one any more."""
+
+
+def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
+    """The costs of several hits together, by name."""
+    held = list(parts)
+    return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
+
+
+def with_rows(hits: Hits) -> Hits:
+    """Make dicts of the tables that an index brought."""
+    if hits.tables is None:
+        return hits
+    return dataclasses.replace(hits, metadata=[table.to_pylist() for table in hits.tables], tables=None)
+
+
+def concat_hits(parts: Sequence[Hits]) -> Hits:
+    """The hits of a request whose queries were searched in parts.
+
+    Parameters
+    ----------
+    parts : sequence of Hits
+        At least one, in the order of the queries. They may be of different widths.
+    """
+    width = max(part.distances.shape[1] for part in parts)
+    return Hits(
+        ids=np.concatenate(
+            [_padded(part.ids, width, None if part.ids.dtype == object else -1) for part in parts]
+        ),
+        distances=np.concatenate([_padded(part.distances, width, np.inf) for part in parts]),
+        counts=np.concatenate([part.counts for part in parts]),
+        **costs_of(parts),
+        metadata=None
+        if any(part.metadata is None for part in parts)
+        else [row for part in parts for row in part.metadata or ()],
+        groups=None if parts[0].groups is None else [row for part in parts for row in part.groups or ()],
+        limited=None
+        if parts[0].limited is None
+        else np.concatenate([part.limited for part in parts if part.limited is not None]),
+        tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
+        scores=None
+        if parts[0].scores is None
+        else np.concatenate([_padded(part.scores, width, 0) for part in parts]),
+        vectors=None
+        if parts[0].vectors is None
+        else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),
+    )
+
+
+def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
+    """The hits of each query by itself, where every query was a request.
+
+    Parameters
+    ----------
+    hits : Hits
+        Neither metadata nor groups.
+    costs : sequence of sequences of int
+        ``COSTS``, each of every query.
+    """
+    ids, distances, counts = hits.ids, hits.distances, hits.counts
+    return [
+        Hits(ids[row : row + 1], distances[row : row + 1], counts[row : row + 1], None, *cost)
+        for row, cost in enumerate(np.asarray(costs).T.tolist())
+    ]
+
+
+def ids_of_hits(hits: Hits) -> list[Any]:
+    """The ids of all hits, one query after another."""
+    real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
+    found: list[Any] = hits.ids[real].tolist()
+    return found
+
+
+def _padded(rows: Any, width: int, fill: Any) -> Any:
+    missing = width - rows.shape[1]
+    if missing == 0:
+        return rows
+    return np.concatenate([rows, np.full((len(rows), missing, *rows.shape[2:]), fill, rows.dtype)], axis=1)

@@ -1,0 +1,372 @@
+"""The options of serving: one set for Python, for Ray and for the command line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final, Literal, NamedTuple, ParamSpec, TypeVar, get_type_hints
+
+from velo.errors import InvalidArgumentError
+from velo.options import in_range
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
+
+__all__ = ["Field", "Group", "Option", "ServeOptions", "takes_options"]
+
+Group = Literal["shards", "ray", "address", "local", "gateway"]
+
+DURABILITIES: Final = ("sync", "interval", "process")
+
+#: Why an option may mean nothing where it was given.
+_WHY: Final[Mapping[Group, str]] = {
+    "shards": "the shards run already",
+    "ray": "this goes with shards on Ray that are started here",
+    "address": "this goes with shards on Ray",
+    "local": "this goes with shards of this machine",
+    "gateway": "no gateway is started",
+}
+
+W = TypeVar("W")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Option:
+    """How an option is said, beside its type and its default.
+
+    Attributes
+    ----------
+    group : str
+        What it is for: how shards run, anywhere, on Ray or on this machine alone; or a gateway.
+    help : str
+        What ``velo serve --help`` says of it; without it the command has none.
+    flag : str
+        What it is called there, if that is not its name.
+    least : float, optional
+        Below which it is refused.
+    unit : float
+        What the command counts in is so much less.
+    """
+
+    group: Group
+    help: str = ""
+    flag: str = ""
+    metavar: str | None = None
+    envvar: str | None = None
+    least: float | None = None
+    unit: float = 1
+
+
+class Field(NamedTuple):
+    """An option with all that is known of it."""
+
+    name: str
+    type: Any
+    default: Any
+    said: Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of serving. Functions take these as keywords, each those that apply there.
+
+    Attributes
+    ----------
+    memory, threads, io, plan, durability
+        As in ``velo.open``. ``memory`` is for a whole collection, whose shards share it by rows. Without
+        ``threads`` the shards of a machine share its cores.
+    writable : bool
+        Whether rows can be written. This service is then the only one that may write to these indexes: the
+        first replica of each shard does, and the others see what was written a tenth of a second later.
+    replicas : int
+        Processes, or actors, of each shard. Where one dies or hangs, another answers. Each takes as much
+        memory.
+    address : str, optional
+        Of a running Ray cluster, "auto" to find one; ``serve_ray`` without it starts a Ray of this machine's
+        own.
+    name : str, optional
+        Of the collection. On Ray its actors are ``velo-NAME-1-shard-0-replica-0`` and so on, in namespace
+        ``velo``; the first number counts what was published.
+    pin : str or mapping, optional
+        Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for the
+        shard's name and ``{replica}`` for the replica's number; or one such text for each shard's name. It
+        goes before what ``collection.json`` says. Without any pin Ray may choose any node: right only where
+        all nodes see the same folders.
+    ports : str, optional
+        Where shards on Ray listen for gateways of other machines, such as ``"7100-7199"``: each takes the
+        first of them that is free on its node. Any free port without it.
+    tls : str, optional
+        Path of a folder, on each node and on each machine of a gateway, with ``cert.pem``, ``key.pem`` and
+        ``ca.pem``: what goes from one machine to another is encrypted, and both ends show a certificate that
+        the authority vouches for.
+    num_cpus : float
+        What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and Ray's
+        counting of processors should not keep it from there.
+    detached : bool
+        Whether actors outlive the process that starts them.
+    start_timeout_s : float
+        Time for all shards on Ray to open.
+    on_progress : callable, optional
+        Called with a line of text as Ray and its shards start.
+    processes : bool
+        Whether each shard gets a process of its own on this machine, started again when it dies; default: all
+        in this one.
+    root : path, optional
+        A folder: the collections in it are served, and clients may create and drop collections there. Shards
+        have processes then, and rows must be `writable`.
+    host : str
+        The loopback address unless told otherwise.
+    port : int
+        0 takes a free one.
+    workers : int
+        Gateways on this port, each a process of its own; with more than one, shards have processes, too.
+        Limits are those of each gateway. Metrics are those of all together.
+    ready_shards : int, optional
+        Shards of each collection that must be up for ``/readyz``; one without it.
+    drain_s : float
+        After SIGTERM requests are still taken for so long while ``/readyz`` sends new ones elsewhere.
+    slow_s : float, optional
+        Requests that take so long are written to the log.
+    log_json : bool
+        Whether the log on stderr is lines of JSON.
+    api_keys : path, optional
+        A file of lines ``read KEY`` and ``admin KEY``. With it each request needs a key, to write one of an
+        admin. It is read again when it changes.
+    cors_origins : sequence of str
+        Origins whose web pages may ask, ``"*"`` for any.
+    ssl_certfile, ssl_keyfile : path, optional
+        Certificate and key in PEM: serve HTTPS.
+    ssl_keyfile_password : str, optional
+    ssl_ca_certs : path, optional
+        Clients must show a certificate that one of these vouches for.
+    aliases : path, optional
+        A file of lines ``ALIAS COLLECTION``: other names of collections. It is read again when it changes.
+        SIGHUP reads aliases, keys and certificate at once.
+    embed : str, optional
+        ``"MODULE:FUNCTION"``: makes vectors of the texts that are searched for in the window at ``/ui``. It
+        is called with a list of texts, one at a time, and returns an array with a row a text. The module may
+        lie in the current folder.
+    limits : RouterLimits, optional
+    gateway_limits : GatewayLimits, optional
+    on_ready : callable, optional
+        Called with the URL once searches are answered; default: print it.
+    """
+
+    memory: Annotated[
+        int | float | str | None,
+        Option("shards", 'Budget: "15%" of the float32 vectors, "2GiB", or bytes.', metavar="BUDGET"),
+    ] = None
+    threads: Annotated[int | None, Option("shards", "Worker threads; all cores without it.")] = None
+    io: Annotated[str, Option("shards", "auto, uring or threads.")] = "auto"
+    plan: Annotated[str, Option("shards", "How to open: auto, links_in_memory, links_on_disk or pages.")] = (
+        "auto"
+    )
+    replicas: Annotated[
+        int,
+        Option("shards", "Processes or actors of each shard; another one answers when one dies.", least=1),
+    ] = 1
+    writable: Annotated[
+        bool, Option("shards", "Let clients write rows; nobody else may write meanwhile.")
+    ] = False
+    durability: Annotated[
+        str, Option("shards", 'When a write is on the device: "sync", "interval" or "process".')
+    ] = "sync"
+    address: Annotated[
+        str | None,
+        Option(
+            "address",
+            'Of a running Ray cluster, "auto" to find one; --ray without it starts one.',
+            flag="ray-address",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, Option("ray", "What --ray serves the collection as; its folder's name without it.")
+    ] = None
+    pin: Annotated[
+        str | Mapping[str, str] | None,
+        Option("ray", 'Where shards run: "resource:NAME" or "label:KEY=VALUE".'),
+    ] = None
+    ports: Annotated[
+        str | None,
+        Option(
+            "ray",
+            "Where shards on Ray listen for gateways; any free ports without it.",
+            flag="shard-ports",
+            metavar="FIRST-LAST",
+        ),
+    ] = None
+    tls: Annotated[
+        str | None,
+        Option(
+            "ray",
+            "Folder with cert.pem, key.pem, ca.pem: encrypt what goes to shards on Ray.",
+            flag="shard-tls",
+        ),
+    ] = None
+    num_cpus: Annotated[float, Option("ray", least=0)] = 0
+    detached: Annotated[bool, Option("ray")] = False
+    start_timeout_s: Annotated[float, Option("ray", least=0)] = 120.0
+    on_progress: Annotated[Callable[[str], None] | None, Option("ray")] = None
+    processes: Annotated[bool, Option("local", "Give each shard a process of its own, without Ray.")] = False
+    root: Annotated[
+        str | Path | None,
+        Option("local", "Folder of collections that clients create and drop; with --writable."),
+    ] = None
+    host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
+    port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
+    workers: Annotated[
+        int, Option("gateway", "Gateway processes on this port; more than one implies --processes.", least=1)
+    ] = 1
+    ready_shards: Annotated[
+        int | None, Option("gateway", "Shards that must be up for /readyz; one if not said.", least=1)
+    ] = None
+    drain_s: Annotated[
+        float, Option("gateway", "Seconds to go on answering after SIGTERM, while /readyz says no.", least=0)
+    ] = 0.0
+    slow_s: Annotated[
+        float | None,
+        Option("gateway", "Write requests to the log that take as long.", flag="slow-ms", least=0, unit=1000),
+    ] = None
+    log_json: Annotated[bool, Option("gateway", "Write the log as lines of JSON.")] = False
+    api_keys: Annotated[
+        str | Path | None, Option("gateway", 'File of lines "read KEY" and "admin KEY"; ask for one of them.')
+    ] = None
+    cors_origins: Annotated[
+        Sequence[str], Option("gateway", 'Let web pages of this origin ask; "*": of any.', flag="cors-origin")
+    ] = ()
+    ssl_certfile: Annotated[str | Path | None, Option("gateway", "Certificate in PEM: serve HTTPS.")] = None
+    ssl_keyfile: Annotated[str | Path | None, Option("gateway", "Its key, if it is in another file.")] = None
+    ssl_keyfile_password: Annotated[
+        str | None, Option("gateway", "Of the key.", envvar="VELO_SSL_KEYFILE_PASSWORD")
+    ] = field(default=None, repr=False)
+    ssl_ca_certs: Annotated[
+        str | Path | None, Option("gateway", "Ask clients for a certificate that one of these vouches for.")
+    ] = None
+    aliases: Annotated[str | Path | None, Option("gateway", 'File of lines "ALIAS COLLECTION".')] = None
+    embed: Annotated[
+        str | None,
+        Option("gateway", "What makes vectors of texts in the window at /ui.", metavar="MODULE:FUNCTION"),
+    ] = None
+    limits: Annotated[RouterLimits | None, Option("gateway")] = None
+    gateway_limits: Annotated[GatewayLimits | None, Option("gateway")] = None
+    on_ready: Annotated[Callable[[str], None] | None, Option("gateway")] = None
+
+    def __post_init__(self) -> None:
+        for one in _FIELDS.values():
+            value, least = getattr(self, one.name), one.said.least
+            if least is not None and value is not None and not value >= least:
+                raise InvalidArgumentError(
+                    f"{one.name} is at least {least:g}, not {value!r}", argument=one.name
+                )
+        # Here, for a shard that cannot be opened is served as one that is down.
+        if self.threads is not None:
+            in_range(self.threads, "threads")
+        if self.root is not None and not self.writable:
+            raise InvalidArgumentError(
+                "root: what clients create is of use where they may write: serve it writable", argument="root"
+            )
+        if self.durability not in DURABILITIES:
+            raise InvalidArgumentError(
+                f"durability must be one of {', '.join(map(repr, DURABILITIES))}, not {self.durability!r}",
+                argument="durability",
+            )
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """The options with which each shard is opened."""
+        return {
+            name: getattr(self, name)
+            for name in ("memory", "threads", "io", "plan", "writable", "durability")
+        }
+
+    @property
+    def of_gateway(self) -> dict[str, Any]:
+        """The options of each of several gateways, as plain data; limits travel beside them."""
+        told = {one.name: getattr(self, one.name) for one in self.all_fields("gateway") if one.said.help}
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in told.items()}
+        return plain | {"workers": 1, "cors_origins": tuple(self.cors_origins)}
+
+    @classmethod
+    def all_fields(cls, *groups: Group) -> Iterator[Field]:
+        """List options with all that is known of each.
+
+        Parameters
+        ----------
+        *groups : str
+            Of which groups; of all without any.
+
+        Returns
+        -------
+        iterator of Field
+        """
+        return (one for one in _FIELDS.values() if not groups or one.said.group in groups)
+
+    def refuse_others(self, groups: Sequence[Group]) -> None:
+        """Refuse what was given and means nothing where only some groups do.
+
+        Parameters
+        ----------
+        groups : sequence of str
+
+        Raises
+        ------
+        InvalidArgumentError
+        """
+        for one in _FIELDS.values():
+            if one.said.group not in groups and getattr(self, one.name) != one.default:
+                why = _WHY[one.said.group]
+                raise InvalidArgumentError(
+                    f"{one.said.flag or one.name.replace('_', '-')}: {why}", argument=one.name
+                )
+
+
+def _fields() -> dict[str, Field]:
+    hints = get_type_hints(ServeOptions, include_extras=True)
+    return {
+        one.name: Field(one.name, hints[one.name].__origin__, one.default, hints[one.name].__metadata__[0])
+        for one in fields(ServeOptions)
+    }
+
+
+_FIELDS: Final = _fields()
+
+
+def takes_options(
+    kind: Callable[P, ServeOptions], *groups: Group
+) -> Callable[[Callable[[W, ServeOptions], R]], Callable[Concatenate[W, P], R]]:
+    """Let a function that takes ``options`` be called with each of them as a keyword.
+
+    Parameters
+    ----------
+    kind : type
+        ``ServeOptions``: a type checker knows the keywords by it.
+    *groups : str
+        Of the options that mean something there. Others are refused by name.
+    """
+
+    def decorate(function: Callable[[W, ServeOptions], R]) -> Callable[Concatenate[W, P], R]:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.name != "options"]
+
+        @wraps(function)
+        def called(*arguments: Any, **keywords: Any) -> R:
+            for name in keywords:
+                if name not in _FIELDS and name not in signature.parameters:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            mine = {one.name: keywords.pop(one.name) for one in own if one.name in keywords}
+            options = ServeOptions(**keywords)
+            options.refuse_others(groups)
+            call: Callable[..., R] = function
+            return call(*arguments, **mine, options=options)
+
+        shown = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
+            for one in ServeOptions.all_fields(*groups)
+        ]
+        called.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return called
+
+    return decorate

@@ -1,0 +1,90 @@
+"""Spans of the request under way, for whoever traces: ``gateway/tracing.py``, with OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from velo_serving.protocol.types import Failure, Hits, ShardReply
+
+__all__ = ["ShardSpans", "Span", "SpanMaker", "maker", "span"]
+
+
+class Span(Protocol):
+    """A stretch of time with attributes."""
+
+    def note(self, **attributes: Any) -> None:
+        """Say something about it; None says nothing."""
+
+    def end(self, failure: str = "") -> None:
+        """It is over; with why it failed, if it did."""
+
+
+class SpanMaker(Protocol):
+    """Makes spans below the one that is under way."""
+
+    def start(self, name: str, **attributes: Any) -> Span:
+        """Begin one that is ended by hand."""
+
+    def span(self, name: str, **attributes: Any) -> AbstractContextManager[Span]:
+        """Begin one that those made within stand below, and that an exception fails."""
+
+
+#: Of the request that is being answered; None where nobody traces.
+maker: ContextVar[SpanMaker | None] = ContextVar("velo_spans", default=None)
+
+
+class _NoSpan:
+    def note(self, **attributes: Any) -> None:
+        """Say nothing."""
+
+    def end(self, failure: str = "") -> None:
+        """Do nothing."""
+
+
+_NONE: Final = _NoSpan()
+
+
+def span(name: str, **attributes: Any) -> AbstractContextManager[Span]:
+    """A span around what is done within, where somebody traces."""
+    now = maker.get()
+    return nullcontext(_NONE) if now is None else now.span(name, **attributes)
+
+
+class ShardSpans:
+    """A span for each shard that a request waits for, from when it was offered the request to its reply.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of the shards.
+    """
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        now = maker.get()
+        self._spans: list[Span | None] = []
+        if now is not None:
+            self._spans = [now.start("velo.shard", **{"velo.shard": name}) for name in names]
+
+    def reply(self, place: int, reply: ShardReply) -> None:
+        """A shard replied."""
+        if not self._spans:
+            return
+        one = self._spans[place]
+        self._spans[place] = None
+        if one is None:
+            return
+        if isinstance(reply, Hits):
+            one.note(**{"velo.reads": reply.reads})
+        one.end(f"{reply.kind}: {reply.message}" if isinstance(reply, Failure) else "")
+
+    def close(self) -> None:
+        """Nobody waits for the others any more."""
+        for one in self._spans:
+            if one is not None:
+                one.end("no reply before the answer")
+        self._spans = []

@@ -1,0 +1,560 @@
+"""The way to one shard: who waits for it, what it works on, and whether it still answers.
+
+Every request is a call of its own, and its reply leaves when it is ready: a slow query delays nobody beside
+it. Requests wait in the lane while the shard has enough to do, heavy ones and others apart.
+
+    up ──(connection lost, or quiet while it has requests, and a search on trial is not answered)──▶ down
+    up ◀──(health answers, it is the index that it was, and a search on trial is answered)──────── down
+
+A health answer alone proves nothing: a shard whose disk is wedged still gives one from memory. So a shard is
+judged by searches over the road that requests take. While a lane is down its requests fail at once, and the
+answer is partial instead of late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from velo.errors import SearchTimeoutError
+from velo_serving.protocol.clock import Clock, Timer
+from velo_serving.protocol.errors import DeadlineExceededError, ShardUnavailableError, WrongShardError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.spans import ShardSpans
+from velo_serving.protocol.types import (
+    Failure,
+    SearchRequest,
+    ShardChannel,
+    ShardHealth,
+    ShardIdentity,
+    ShardReply,
+)
+
+T = TypeVar("T")
+
+__all__ = ["PendingRequest", "ShardQueue", "ShardState", "is_heavy"]
+
+#: What one reply leaves of the weight of those before it, in the rate at which a shard answers.
+RATE_MEMORY = 0.98
+
+#: So many queries must have been answered before their rate is believed.
+RATE_QUERIES_MIN = 32
+
+#: Requests that may bring more hits are heavy.
+LIGHT_HITS_MAX = 8192
+
+#: A time limit passes in so many steps, none shorter than this; one that takes longer than so many times its
+#: length ended in a process that was not awake, and counts no more.
+STEPS = 20
+STEP_MIN_S = 0.01
+STEP_LATE = 1.5
+
+#: The shard judges after this share of the time that it is given, so that its verdict arrives.
+TRIAL_SHARE = 0.75
+
+#: What a trial leaves of the longest one before it.
+SLOW_MEMORY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard as the router sees it."""
+
+    name: str
+    state: Literal["up", "down"]
+    reason: str
+    waiting_requests: int
+    calls_in_flight: int
+    health: ShardHealth | None
+
+
+class PendingRequest:
+    """One request on its way: what its shards replied so far."""
+
+    __slots__ = ("deadline", "done", "heavy", "missing", "replies", "request", "spans")
+
+    def __init__(self, request: SearchRequest, shard_count: int, deadline: float) -> None:
+        self.request = request
+        self.heavy = is_heavy(request)
+        self.deadline = deadline
+        self.replies: list[ShardReply | None] = [None] * shard_count
+        self.missing = shard_count
+        self.spans = ShardSpans(())
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def reply(self, shard: int, reply: ShardReply) -> None:
+        """Take the reply of one shard."""
+        if self.done.done():
+            return  # too late: the caller has its answer
+        assert self.replies[shard] is None
+        self.replies[shard] = reply
+        self.spans.reply(shard, reply)
+        self.missing -= 1
+        # What is wrong with the request itself is wrong at every shard: no need to hear it from all.
+        if self.missing == 0 or (isinstance(reply, Failure) and reply.fault == "caller"):
+            self.done.set_result(None)
+
+    def expire(self) -> None:
+        """The deadline: what has come is all there will be."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def is_heavy(request: SearchRequest) -> bool:
+    """Whether it takes a shard so long that no other should wait for it."""
+    return (
+        len(request.queries) * request.k > LIGHT_HITS_MAX
+        or bool(request.exact)
+        or request.recall == 1
+        or request.group_by is not None
+        or request.radius is not None
+    )
+
+
+class _Sent:
+    __slots__ = ("at", "future", "queries")
+
+    def __init__(self, at: float, queries: int, future: asyncio.Future[ShardReply]) -> None:
+        self.at = at
+        self.queries = queries
+        self.future = future
+
+
+class _Rate:
+    """How long a query takes a shard while it has something to do, over the last hundred replies or so."""
+
+    __slots__ = ("_busy_s", "_last", "_queries")
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._queries = 0.0
+        self._last = 0.0
+
+    def reply(self, sent_at: float, now: float, queries: int) -> None:
+        self._busy_s = self._busy_s * RATE_MEMORY + (now - max(sent_at, self._last))
+        self._queries = self._queries * RATE_MEMORY + queries
+        self._last = now
+
+    @property
+    def seconds_per_query(self) -> float:
+        """Zero where too little is known."""
+        return self._busy_s / self._queries if self._queries >= RATE_QUERIES_MIN else 0.0
+
+
+class _Room:
+    """Requests of one kind, heavy or not: those of the other kind never wait for them here."""
+
+    __slots__ = ("in_flight", "queries_in_flight", "queries_waiting", "rate", "waiting")
+
+    def __init__(self) -> None:
+        # In order of arrival; dicts, so that one can leave from the middle. Who waits: since when.
+        self.waiting: dict[PendingRequest, float] = {}
+        self.in_flight: dict[PendingRequest, _Sent] = {}
+        self.queries_waiting = self.queries_in_flight = 0
+        self.rate = _Rate()
+
+    @property
+    def wait_s(self) -> float:
+        return (self.queries_waiting + self.queries_in_flight) * self.rate.seconds_per_query
+
+    def clear(self) -> None:
+        self.waiting, self.in_flight = {}, {}
+        self.queries_waiting = self.queries_in_flight = 0
+
+
+class ShardQueue:
+    """The way to one shard.
+
+    Invariants: queries in flight of either kind stay within their limit, but for a single larger request;
+    before a lane that is down nobody waits, and nothing is in flight; the shard that is up has the identity
+    that it had first.
+
+    Parameters
+    ----------
+    deliver : callable
+        Called with this lane, a request and its reply.
+    identity : ShardIdentity, optional
+        What the shard must be; default: what it is when it first comes up.
+    heard : callable, optional
+        Called with what the shard says of itself, once it is known to be the right one.
+    """
+
+    def __init__(
+        self,
+        channel: ShardChannel,
+        limits: RouterLimits,
+        clock: Clock,
+        observer: Observer,
+        deliver: Callable[[ShardQueue, PendingRequest, ShardReply], None],
+        identity: ShardIdentity | None = None,
+        heard: Callable[[ShardHealth], None] | None = None,
+    ) -> None:
+        self.channel = channel
+        self.health: ShardHealth | None = None
+        self.up = False
+        self.reason = "not asked yet"
+        self._kind = ShardUnavailableError.__name__
+        self._deliver = deliver
+        self._heard = heard
+        self._limits = limits
+        self._clock = clock
+        self._observer = observer
+        self._identity = identity
+        self._light, self._heavy = self._rooms = _Room(), _Room()
+        self._sign_at = 0.0  # when the shard last showed that it answers, or works
+        self._ended_at = 0.0  # when it last showed that a search ended
+        self._slow_trial_s = 0.0  # what a trial takes at worst where processors are short; it fades
+        self._falls = 0  # times this lane went down; a probe older than the last fall says nothing
+        self._quiet_timer: Timer | None = None
+        self._trial: asyncio.Task[None] | None = None
+        self._probe_timer: Timer | None = None
+        self._probe_task: asyncio.Task[None] | None = None
+        self._closed = False
+        channel.watch(self._lost)
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self.channel.name
+
+    @property
+    def queries(self) -> int:
+        """The number of requests that wait or are in flight."""
+        light, heavy = self._rooms
+        return (
+            light.queries_waiting + light.queries_in_flight + heavy.queries_waiting + heavy.queries_in_flight
+        )
+
+    def wait_s(self, heavy: bool) -> float:
+        """How long a request that comes now would wait for those before it; zero where that is unknown."""
+        return (self._heavy if heavy else self._light).wait_s
+
+    def state(self) -> ShardState:
+        """Return the shard as it stands."""
+        return ShardState(
+            self.name,
+            "up" if self.up else "down",
+            self.reason,
+            sum(len(room.waiting) for room in self._rooms),
+            sum(len(room.in_flight) for room in self._rooms),
+            self.health,
+        )
+
+    # ---- requests ----
+
+    def offer(self, pending: PendingRequest) -> None:
+        """Send a request, let it wait, or fail it at once."""
+        if not self.up:
+            self._deliver(self, pending, self.failure())
+            return
+        room = self._heavy if pending.heavy else self._light
+        room.waiting[pending] = self._clock.now()
+        room.queries_waiting += len(pending.request.queries)
+        self._pump(room)
+
+    def withdraw(self, pending: PendingRequest) -> None:
+        """Nobody waits for this request any more."""
+        room = self._heavy if pending.heavy else self._light
+        if pending in room.waiting:
+            del room.waiting[pending]
+            room.queries_waiting -= len(pending.request.queries)
+            return
+        sent = room.in_flight.pop(pending, None)
+        if sent is not None:
+            room.queries_in_flight -= sent.queries
+            sent.future.cancel()
+            self._observer.call_ended(self.name, self._clock.now() - sent.at, "canceled")
+            self._pump(room)
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up; it waits for nobody, and says nothing about how the shard is."""
+        return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
+
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows; it waits for nobody here.
+
+        Raises
+        ------
+        DeadlineExceededError
+            It is not known whether it was done.
+        ShardUnavailableError
+            The shard is down, or its connection ended meanwhile.
+        VeloError
+            What the shard says.
+        """
+        if not self.up:
+            raise ShardUnavailableError(self.failure().message)
+        try:
+            return await self._in_time(self.channel.write(what, arguments, timeout_s), timeout_s)
+        except ShardUnavailableError as error:
+            raise ShardUnavailableError(f"{error.message}; it may have been written") from None
+        except SearchTimeoutError:
+            raise DeadlineExceededError(
+                f"shard {self.name} did not answer within {timeout_s:g} s; it may have been written"
+            ) from None
+
+    def failure(self) -> Failure:
+        """The reply to a request while the shard is down."""
+        return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
+
+    def _pump(self, room: _Room) -> None:
+        while room.waiting and self.up:
+            pending = next(iter(room.waiting))
+            queries = len(pending.request.queries)
+            if room.in_flight and room.queries_in_flight + queries > self._limits.in_flight_queries_max:
+                break
+            since = room.waiting.pop(pending)
+            room.queries_waiting -= queries
+            now = self._clock.now()
+            future = self.channel.submit(pending.request, max(pending.deadline - now, 0.001))
+            room.in_flight[pending] = _Sent(now, queries, future)
+            room.queries_in_flight += queries
+            self._observer.call_sent(self.name, queries, now - since)
+            future.add_done_callback(lambda future, pending=pending: self._ended(pending, future))  # type: ignore[misc]
+        if room.in_flight and self._quiet_timer is None and self._trial is None:
+            self._listen()
+
+    def _ended(self, pending: PendingRequest, future: asyncio.Future[ShardReply]) -> None:
+        room = self._heavy if pending.heavy else self._light
+        sent = room.in_flight.get(pending)
+        if sent is None or sent.future is not future:
+            if not future.cancelled():
+                future.exception()  # it was given up; whatever it says, it was heard
+            return
+        now = self._clock.now()
+        reply: ShardReply
+        outcome = "ok"
+        error = ShardUnavailableError("the call was given up") if future.cancelled() else future.exception()
+        if isinstance(error, ShardUnavailableError):
+            self._fall(error.message)  # which answers everybody who waits, this one included
+            return
+        if error is not None:
+            outcome = "error"
+            # The call failed for a reason that is not the request's: never blame the caller.
+            reply = dataclasses.replace(Failure.of(error), fault="shard")
+        else:
+            reply = future.result()
+        del room.in_flight[pending]
+        room.queries_in_flight -= sent.queries
+        room.rate.reply(sent.at, now, sent.queries)
+        self._sign_at = self._ended_at = now
+        self._observer.call_ended(self.name, now - sent.at, outcome)
+        self._deliver(self, pending, reply)
+        self._pump(room)
+
+    # ---- is it hung? ----
+
+    def _listen(self) -> None:
+        """Look again when the shard will have been quiet for too long."""
+        due = max(self._sign_at, self._oldest_at()) + self._limits.quiet_s
+        self._quiet_timer = self._clock.call_at(due, self._when_quiet)
+
+    def _when_quiet(self) -> None:
+        self._quiet_timer = None
+        if not (self.up and any(room.in_flight for room in self._rooms)):
+            return
+        if self._clock.now() < max(self._sign_at, self._oldest_at()) + self._limits.quiet_s:
+            self._listen()
+        else:
+            self._trial = asyncio.get_running_loop().create_task(self._try_it())
+
+    async def _try_it(self) -> None:
+        """Let the shard show that searches still end; one that has much to do is given time."""
+        began, falls = self._clock.now(), self._falls
+        work_s = 2.0 * sum(room.queries_in_flight * room.rate.seconds_per_query for room in self._rooms)
+        outcome: bool | None = None
+        try:
+            outcome = await self._on_trial(max(self._limits.trial_s, 2.0 * self._slow_trial_s) + work_s)
+        except ShardUnavailableError as error:
+            if falls == self._falls:
+                self._fall(error.message)
+            return
+        finally:
+            self._trial = None
+        if falls != self._falls:
+            return
+        now = self._clock.now()
+        if outcome is not None:
+            self._sign_at = now
+        if outcome:
+            self._ended_at = now
+        if outcome is None and self._sign_at <= began:
+            waited_ms = 1000 * (self._limits.quiet_s + now - began)
+            self._fall(f"it answered nothing for {waited_ms:.0f} ms, not even a search on trial", "hung")
+        elif outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
+            self._fall(f"no search ended for {self._limits.busy_max_s:g} s, though it is at work", "hung")
+        for room in self._rooms:
+            self._pump(room)
+
+    def _oldest_at(self) -> float:
+        oldest = (sent.at for room in self._rooms for sent in itertools.islice(room.in_flight.values(), 1))
+        return min(oldest, default=self._clock.now())
+
+    async def _on_trial(self, timeout_s: float) -> bool | None:
+        """Whether a search ends at the shard in time; False if it is at work, None if it does not say."""
+        began = self._clock.now()
+        with contextlib.suppress(SearchTimeoutError):
+            outcome = await self._in_time(self.channel.trial(TRIAL_SHARE * timeout_s), timeout_s)
+            took_s = self._clock.now() - began
+            self._slow_trial_s = max(took_s, SLOW_MEMORY * self._slow_trial_s)
+            return outcome
+        return None
+
+    async def _in_time(self, asking: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Wait for an answer, and if it takes too long raise ``SearchTimeoutError``."""
+        call = asyncio.ensure_future(asking)
+        with self._time_limit(timeout_s, call.cancel):
+            try:
+                return await call
+            except asyncio.CancelledError:
+                if not call.cancelled():
+                    call.cancel()
+                    raise  # the lane closes
+                raise SearchTimeoutError(f"no answer within {timeout_s:g} s") from None
+
+    @contextlib.contextmanager
+    def _time_limit(self, seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
+        """Call `give_up` after so long of time in which this process was awake.
+
+        A process that is starved, or busy itself, hears answers late. Then so does a shard beside it, which
+        is not hung for that. So time is taken in steps, and a step that ends late counts as one alone.
+        """
+        step_s = min(max(seconds / STEPS, STEP_MIN_S), seconds)
+        left_s, last = seconds, self._clock.now()
+        timer: Timer
+
+        def look() -> None:
+            nonlocal left_s, last
+            now = self._clock.now()
+            left_s -= min(now - last, step_s * STEP_LATE)
+            last = now
+            if left_s > STEP_MIN_S / 10:
+                arm()
+            else:
+                give_up()
+
+        def arm() -> None:
+            nonlocal timer
+            timer = self._clock.call_at(last + min(step_s, left_s), look)
+
+        arm()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    # ---- up and down ----
+
+    def _lost(self, reason: str) -> None:
+        """The channel lost its connection."""
+        if self.up and not self._closed:
+            self._fall(reason)
+
+    def _fall(
+        self, reason: str, outcome: str = "unavailable", kind: str = ShardUnavailableError.__name__
+    ) -> None:
+        self._falls += 1
+        self._kind = kind
+        was_up, self.up, self.reason = self.up, False, reason
+        if was_up:
+            self._observer.shard_changed(self.name, False, reason)
+        self._fail_all(outcome)
+        self.channel.reset()
+        if self._probe_task is None:
+            self._probe_in(self._limits.probe_down_interval_s)
+
+    def _fail_all(self, outcome: str) -> None:
+        if self._quiet_timer is not None:
+            self._quiet_timer.cancel()
+            self._quiet_timer = None
+        now = self._clock.now()
+        waiting = [pending for room in self._rooms for pending in room.waiting]
+        in_flight = {pending: sent for room in self._rooms for pending, sent in room.in_flight.items()}
+        for room in self._rooms:
+            room.clear()
+        failure = self.failure()
+        for pending, sent in in_flight.items():
+            sent.future.cancel()
+            self._observer.call_ended(self.name, now - sent.at, outcome)
+            self._deliver(self, pending, failure)
+        for pending in waiting:
+            self._deliver(self, pending, failure)
+
+    def _probe_in(self, seconds: float) -> None:
+        if self._closed:
+            return
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+        self._probe_timer = self._clock.call_at(self._clock.now() + seconds, self._probe_now)
+
+    def _probe_now(self) -> None:
+        if not self._closed and self._probe_task is None:
+            self._probe_task = asyncio.get_running_loop().create_task(self.probe())
+
+    async def probe(self) -> None:
+        """Ask for health and for a search, believe what they say, and arrange the next time."""
+        falls = self._falls
+        try:
+            health = await self._in_time(self.channel.health(), self._limits.probe_timeout_s)
+            if health.failure is not None:
+                self.health = health
+                raise ShardUnavailableError(f"{health.failure.kind}: {health.failure.message}")
+            self._check_identity(health)
+            self.health = health
+            if self._heard is not None:
+                self._heard(health)
+            # One that hung must answer as fast as it will have to; a fresh one may be slow once.
+            was_down = self._falls > 0 and not self.up
+            patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s
+            outcome = await self._on_trial(patience_s)
+            if outcome is None or (was_down and not outcome):
+                raise ShardUnavailableError(f"a search on trial was not answered within {patience_s:g} s")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            kind = WrongShardError if isinstance(error, WrongShardError) else ShardUnavailableError
+            reason = getattr(error, "message", "") or str(error) or type(error).__name__
+            self._fall(reason, kind=kind.__name__)
+        else:
+            if falls == self._falls:
+                self._rise()
+        finally:
+            self._probe_task = None
+        limits = self._limits
+        self._probe_in(limits.probe_interval_s if self.up else limits.probe_down_interval_s)
+
+    def _check_identity(self, health: ShardHealth) -> None:
+        identity = health.identity
+        if self._identity is None:
+            self._identity = identity
+        if identity != self._identity:
+            raise WrongShardError(f"another index is there now: {identity}, not {self._identity}")
+
+    def _rise(self) -> None:
+        was_up, self.up, self.reason = self.up, True, ""
+        self._sign_at = self._clock.now()
+        if not was_up:
+            self._observer.shard_changed(self.name, True, "")
+
+    async def close(self) -> None:
+        """Stop probing, fail what waits and what is in flight, let go of the channel."""
+        self._closed = True
+        self.up, self.reason = False, "the server is closing"
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+        self._fail_all("canceled")
+        tasks = [task for task in (self._trial, self._probe_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+        await self.channel.close()

@@ -1,0 +1,359 @@
+"""The router's end of the road: a ``ShardChannel`` over one connection to a shard's process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from velo.errors import VeloError
+from velo_serving.protocol.errors import ProtocolError, ShardUnavailableError
+from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardReply
+from velo_serving.transport import frames
+from velo_serving.transport.codec import (
+    Call,
+    Hello,
+    decode,
+    decode_health,
+    decode_hits,
+    decode_replies,
+    encode,
+    encode_each,
+    encode_search,
+)
+from velo_serving.transport.endpoint import Endpoint, this_host
+from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
+from velo_serving.transport.tls import asks
+from velo_serving.transport.together import Together, Waiting, is_plain
+
+__all__ = ["SocketChannel", "at"]
+
+#: A reply may be so large: a million hits with their metadata.
+REPLY_BYTES_MAX = 1 << 30
+
+#: By when another host takes a connection. The system itself asks again after 1, 3 and 7 s: a cable that is
+#: back would go unseen for as long.
+CONNECT_S = 0.5
+
+#: The same with TLS, where its process must answer, too.
+CONNECT_TLS_S = 2.0
+
+#: How long one who knows where a shard was waits to hear where it is, before it asks there again.
+LOCATE_S = 0.25
+
+#: A frame holds the time that is left in a number of this size.
+_TIMEOUT_US_MAX = (1 << 32) - 1
+
+
+def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
+    """A shard that is always found in the same place."""
+
+    async def locate() -> Endpoint:
+        return endpoint
+
+    return locate
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """Connect to a Unix socket: that takes no time, or fails where too many wait before a stopped process."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SocketChannel:
+    """The way to a shard in another process.
+
+    Parameters
+    ----------
+    name : str
+        Of the shard.
+    locate : callable
+        Awaited before each connection: where the shard listens now. It may raise ``ShardUnavailableError``.
+    """
+
+    def __init__(self, name: str, locate: Callable[[], Awaitable[Endpoint]]) -> None:
+        self._name = name
+        self._locate = locate
+        self._lost: Callable[[str], None] = lambda reason: None
+        self._link: _Link | None = None
+        self._endpoint: Endpoint | None = None
+        self._locating: asyncio.Future[Endpoint] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self._name
+
+    def watch(self, lost: Callable[[str], None]) -> None:
+        """Call back when the connection is lost."""
+        self._lost = lost
+
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
+        """Send a request; canceling the future sends a CANCEL after it."""
+        link = self._link
+        if link is not None and len(request.queries) == 1 and is_plain(request):
+            return link.together.add(request, timeout_s)
+        future: asyncio.Future[ShardReply] = asyncio.get_running_loop().create_future()
+        if link is None:
+            future.set_exception(ShardUnavailableError(f"shard {self._name} is not connected"))
+            return future
+        try:
+            head, body = encode_search(request)
+        except VeloError as error:
+            future.set_result(Failure.of(error))
+            return future
+        link.ask(frames.SEARCH, head, body, timeout_s, future)
+        return future
+
+    async def health(self) -> ShardHealth:
+        """Connect, unless there is a connection, and hear how the shard is."""
+        if self._link is None:
+            return await self._connect()
+        return decode_health(await self._call("health", 0.0))
+
+    async def trial(self, timeout_s: float) -> bool:
+        """Let the shard show that searches still end."""
+        return decode(await self._call("trial", timeout_s), bool)
+
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Look something up in the shard's rows."""
+        return decode(await self._call(what, timeout_s, arguments), dict)
+
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Do something to the shard's rows."""
+        return decode(await self._call(what, timeout_s, arguments), dict)
+
+    async def _call(self, method: str, timeout_s: float, arguments: Mapping[str, Any] | None = None) -> bytes:
+        link = self._link
+        if link is None:
+            raise ShardUnavailableError(f"shard {self._name} is not connected")
+        future: asyncio.Future[bytes | Failure] = asyncio.get_running_loop().create_future()
+        link.ask(frames.CALL, encode(Call(method, dict(arguments or {}))), b"", timeout_s, future)
+        reply = await future
+        if isinstance(reply, Failure):
+            raise reply.to_error()
+        return reply
+
+    def reset(self) -> None:
+        """Drop the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.end(f"the connection to shard {self._name} was dropped")
+
+    async def close(self) -> None:
+        """Drop the connection."""
+        self.reset()
+        locating, self._locating = self._locating, None
+        if locating is not None:
+            locating.cancel()
+            await asyncio.wait({locating})
+            if not locating.cancelled():
+                locating.exception()  # nobody asks any more
+
+    async def _connect(self) -> ShardHealth:
+        # Where it was is where it is, unless its process ended. Who knows better may be gone itself, or hear
+        # later than we that a cable is back.
+        if self._endpoint is not None:
+            with contextlib.suppress(VeloError):
+                return await self._connect_to(self._endpoint)
+        return await self._connect_to(await self._found())
+
+    async def _found(self) -> Endpoint:
+        """The present endpoint of the shard. With a former one the wait is short, and later answers count."""
+        if self._endpoint is None:
+            return await self._locate()
+        if self._locating is None:
+            self._locating = asyncio.ensure_future(self._locate())
+        locating = self._locating
+        await asyncio.wait({locating}, timeout=LOCATE_S)
+        if not locating.done():
+            raise ShardUnavailableError(
+                f"shard {self._name} does not answer where it was, at {self._endpoint}"
+            )
+        self._locating = None
+        return locating.result()
+
+    async def _connect_to(self, endpoint: Endpoint) -> ShardHealth:
+        link = await self._open(endpoint)
+        try:
+            health = await link.greet(endpoint.token)
+        except BaseException:
+            link.end("the connection was not welcomed")
+            raise
+        self._link, self._endpoint = link, endpoint
+        return health
+
+    async def _open(self, endpoint: Endpoint) -> _Link:
+        loop = asyncio.get_running_loop()
+        faults = []
+
+        def make() -> _Link:
+            return _Link(self._name, self._ended)
+
+        if endpoint.path is not None and endpoint.host_id == this_host():
+            try:
+                # A socket of our own: uvloop's knows no abstract names.
+                return (await loop.create_unix_connection(make, sock=_unix_socket(endpoint.path)))[1]
+            except OSError as error:  # another container's file system, or a process that is gone
+                faults.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
+        if endpoint.host is not None:
+            try:
+                context = None if endpoint.tls is None else asks(endpoint.tls)
+                connecting = loop.create_connection(make, endpoint.host, endpoint.port, ssl=context)
+                limit_s = CONNECT_S if context is None else CONNECT_TLS_S
+                return (await asyncio.wait_for(connecting, limit_s))[1]
+            except asyncio.TimeoutError:
+                faults.append(f"{endpoint.host}:{endpoint.port}: nothing within {limit_s:g} s")
+            except OSError as error:
+                faults.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
+        raise ShardUnavailableError(
+            f"shard {self._name} cannot be reached: {'; '.join(faults) or 'no address'}"
+        )
+
+    def _ended(self, link: _Link, reason: str) -> None:
+        if self._link is link:
+            self._link = None
+            self._lost(reason)
+
+
+class _Link(asyncio.Protocol):
+    """One connection: who waits for which number."""
+
+    def __init__(self, name: str, ended: Callable[[_Link, str], None]) -> None:
+        self._name = name
+        self._ended = ended
+        self._reader = FrameReader(REPLY_BYTES_MAX)
+        self._next = 1
+        self._pending: dict[int, tuple[int, asyncio.Future[Any]]] = {}
+        self.together = Together(self._ask_each)
+        self._welcome: asyncio.Future[ShardHealth] = asyncio.get_running_loop().create_future()
+        self._over: str | None = None
+        self._transport: asyncio.Transport
+
+    # ---- sending ----
+
+    async def greet(self, token: str) -> ShardHealth:
+        """Show the token and hear who is there."""
+        head = encode(Hello(token, shard=self._name))
+        self._transport.write(frame_start(frames.HELLO, 0, len(head)) + head)
+        return await self._welcome
+
+    def ask(self, kind: int, head: bytes, body: bytes, timeout_s: float, future: asyncio.Future[Any]) -> None:
+        """Send a request and remember who waits for it."""
+        if self._over is not None:
+            future.set_exception(ShardUnavailableError(self._over))
+            return
+        number = self._numbers(1)
+        self._pending[number] = kind, future
+        left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
+        start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
+        self._transport.write(b"".join((start, head, body)))
+        future.add_done_callback(lambda future: self._settled(number, future))
+
+    def _ask_each(
+        self, requests: Sequence[SearchRequest], futures: Sequence[Waiting], timeout_s: float
+    ) -> None:
+        if self._over is not None:
+            for future in futures:
+                future.set_exception(ShardUnavailableError(self._over))
+            return
+        first = self._numbers(len(requests))
+        for number, future in enumerate(futures, first):
+            self._pending[number] = frames.EACH, future
+            future.withdraw, future.place = self._withdraw, number
+        head, body = encode_each(requests)
+        left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
+        start = frame_start(frames.EACH, first, len(head), len(body), timeout_us=left_us)
+        self._transport.write(b"".join((start, head, body)))
+
+    def _numbers(self, count: int) -> int:
+        """The first of so many numbers in a row."""
+        # When they begin again the first ones have long been answered.
+        first = self._next if self._next + count <= NUMBER_MAX else 1
+        self._next = first + count
+        return first
+
+    def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            self._withdraw(number)
+
+    def _withdraw(self, number: int) -> None:
+        if self._pending.pop(number, None) is not None and self._over is None:
+            self._transport.write(frame_start(frames.CANCEL, number, 0))
+
+    # ---- receiving ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self._end_with(error)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind in (frames.REPLY, frames.FAILURE):
+            kind, future = self._pending.pop(frame.request, (0, None))
+            if future is None or future.done():
+                return  # it was canceled while the reply was on its way
+            try:
+                if frame.kind == frames.FAILURE:
+                    reply: Any = decode(frame.head, Failure)
+                else:
+                    reply = frame.head if kind == frames.CALL else decode_hits(frame.head, frame.body)
+            except ProtocolError as error:
+                future.set_exception(error)
+                return
+            if isinstance(reply, Failure) and reply.kind == ShardUnavailableError.__name__:
+                future.set_exception(ShardUnavailableError(reply.message))
+            else:
+                future.set_result(reply)
+        elif frame.kind == frames.REPLIES:
+            for number, hits in zip(*decode_replies(frame.head, frame.body), strict=True):
+                kind, future = self._pending.get(number, (0, None))
+                if kind == frames.EACH and future is not None:
+                    del self._pending[number]
+                    if not future.done():
+                        future.set_result(hits)
+        elif frame.kind == frames.WELCOME and not self._welcome.done():
+            self._welcome.set_result(decode_health(frame.head))
+        elif frame.kind == frames.REFUSAL:
+            self._end_with(decode(frame.head, Failure).to_error())
+        else:
+            raise ProtocolError(f"a shard sends no frame of kind {frame.kind} here")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = " within a frame" if self._reader.within_frame else ""
+        self.end(f"the connection to shard {self._name} ended{why}" + (f": {error}" if error else ""))
+
+    # ---- ending ----
+
+    def _end_with(self, error: VeloError) -> None:
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
+        self.end(f"shard {self._name}: {error.message}")
+
+    def end(self, reason: str) -> None:
+        """Close the connection and fail all who wait; twice is once."""
+        if self._over is not None:
+            return
+        self._over = reason
+        self._transport.abort()
+        if not self._welcome.done():
+            self._welcome.set_exception(ShardUnavailableError(reason))
+            self._welcome.exception()  # perhaps nobody asks
+        pending, self._pending = self._pending, {}
+        for _, future in pending.values():
+            if not future.done():
+                future.set_exception(ShardUnavailableError(reason))
+        self._ended(self, reason)

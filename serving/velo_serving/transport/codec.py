@@ -1,0 +1,482 @@
+"""Requests and replies as heads and bodies of frames. What arrives is checked before it is believed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from velo.errors import InvalidArgumentError, VeloError
+from velo.filters import from_dict, to_dict
+from velo_serving.protocol.errors import ProtocolError
+from velo_serving.protocol.hits import COSTS, Costs, costs_of, rows_of_hits
+from velo_serving.protocol.requests import SearchOptions, options_of
+from velo_serving.protocol.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
+
+__all__ = [
+    "Call",
+    "Hello",
+    "decode",
+    "decode_health",
+    "decode_hits",
+    "decode_replies",
+    "decode_search",
+    "encode",
+    "encode_each",
+    "encode_hits",
+    "encode_replies",
+    "encode_search",
+    "ids_of",
+    "is_compressed",
+    "stream_of",
+    "stream_of_ids",
+    "table_of",
+]
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.msgpack.Encoder()
+encode = _ENCODER.encode
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """How an asker introduces itself, and whom it means."""
+
+    token: str
+    shard: str = ""
+
+
+class Call(msgspec.Struct, array_like=True):
+    """Anything but a search: a method of the shard and its arguments, plain data."""
+
+    method: str
+    arguments: dict[str, Any] = {}
+
+
+class _Search(SearchOptions, array_like=True, frozen=True, kw_only=True):
+    rows: int
+    dim: int
+    k: int
+    filters: list[str | None] | None = None
+    return_metadata: list[str] | None = None
+    text: list[str] | None = None
+
+
+class _Hits(msgspec.Struct, array_like=True):
+    """Which arrays lie in the body, one after another, and how large they are."""
+
+    rows: int
+    width: int
+    names: list[list[str]] | None  # ids that are strings; numbers lie in the body
+    limited: bool
+    group_sizes: list[list[int]] | None
+    group_bytes: int
+    table_bytes: int
+    reads: int
+    bytes_read: int
+    shared_reads: int
+    cache_hits: int
+
+
+class _Replies(msgspec.Struct, array_like=True):
+    """The hits of several requests of one query each: numbers and costs lie in the body with them."""
+
+    rows: int
+    width: int
+    names: list[list[str]] | None
+
+
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind)
+    for kind in (Hello, Call, Failure, _Search, _Hits, _Replies, bool, dict)
+}
+
+
+def decode(head: bytes, kind: type[T]) -> T:
+    """Read a head."""
+    try:
+        message: T = _DECODERS[kind].decode(head)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise ProtocolError(f"the head of a frame is no {kind.__name__.strip('_')}: {error}") from None
+    return message
+
+
+# ---- health ----
+
+
+def decode_health(head: bytes) -> ShardHealth:
+    """Read what a shard says of itself."""
+    try:
+        return _HEALTH.decode(head)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise ProtocolError(f"the head of a frame is no health: {error}") from None
+
+
+_HEALTH = msgspec.msgpack.Decoder(ShardHealth)
+
+# ---- searches ----
+
+
+def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
+    """Head and body of a search. They are the same for every shard, so they are made once a request.
+
+    Raises
+    ------
+    VeloError
+        A filter that cannot travel.
+    """
+    frame: tuple[bytes, bytes] | None = request.encoded
+    if frame is None:
+        queries = np.ascontiguousarray(request.queries, dtype="<f4")
+        rows, dim = queries.shape
+        columns = request.return_metadata
+        head = encode(
+            _Search(
+                rows=rows,
+                dim=dim,
+                k=request.k,
+                filters=None if request.filters is None else [_filter_text(one) for one in request.filters],
+                return_metadata=None if columns is None else list(columns),
+                text=None if request.text is None else list(request.text),
+                **options_of(request),
+            )
+        )
+        frame = head, queries.tobytes()
+        msgspec.structs.force_setattr(request, "encoded", frame)
+    return frame
+
+
+def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
+    """Head and body of several requests of one query each, whose options are the same."""
+    first = requests[0]
+    head = encode(_Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)))
+    return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
+
+
+def decode_search(head: bytes, body: bytes) -> SearchRequest:
+    """Read a search."""
+    message = decode(head, _Search)
+    if message.rows < 0 or message.dim < 1 or message.rows * message.dim * 4 != len(body):
+        raise ProtocolError(
+            f"{message.rows} vectors of {message.dim} numbers do not lie in {len(body)} bytes"
+        )
+    if message.k < 1 or (message.group_by is not None and message.radius is not None):
+        raise ProtocolError(f"no search has k = {message.k}, or both groups and a radius")
+    if message.filters is not None and len(message.filters) not in (1, message.rows):
+        raise ProtocolError(f"{len(message.filters)} filters do not go with {message.rows} vectors")
+    if message.text is not None and len(message.text) != message.rows:
+        raise ProtocolError(f"{len(message.text)} texts do not go with {message.rows} vectors")
+    columns = message.return_metadata
+    return SearchRequest(
+        queries=np.frombuffer(body, dtype="<f4").reshape(message.rows, message.dim),
+        k=message.k,
+        filters=None if message.filters is None else tuple(_filter_of(text) for text in message.filters),
+        return_metadata=None if columns is None else tuple(columns),
+        text=None if message.text is None else tuple(message.text),
+        **options_of(message),
+    )
+
+
+def _filter_text(condition: FilterForm | None) -> str | None:
+    """A filter as a text that says by its first letter what it is: SQL, or a dict as JSON."""
+    if condition is None:
+        return None
+    if isinstance(condition, str):
+        return "s" + condition
+    try:
+        return "j" + json.dumps(condition)
+    except (TypeError, ValueError):
+        pass  # dates, numpy's numbers: the tree knows how to write them
+    try:
+        return "j" + json.dumps(to_dict(from_dict(condition)), default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, VeloError):
+            raise
+        raise InvalidArgumentError(f"the filter cannot travel: {error}", argument="filter") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return str(value) if isinstance(value, np.datetime64 | np.timedelta64) else value.item()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        sign = "-" if value < dt.timedelta(0) else ""
+        return f"{sign}PT{abs(value).total_seconds():.6f}S"
+    raise TypeError(f"{type(value).__name__} has no form that travels")
+
+
+def _filter_of(text: str | None) -> FilterForm | None:
+    if text is None:
+        return None
+    if text.startswith("s"):
+        return text[1:]
+    try:
+        condition = json.loads(text[1:]) if text.startswith("j") else None
+    except (ValueError, RecursionError):
+        condition = None
+    if not isinstance(condition, dict):
+        raise ProtocolError("a filter is neither SQL nor a dict")
+    return condition
+
+
+# ---- hits ----
+
+
+def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
+    """Head and the pieces of the body of a reply."""
+    rows, width = hits.distances.shape
+    pieces: list[bytes] = []
+    names = None
+    if hits.ids.dtype == object:
+        counts = hits.counts.tolist()
+        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)]
+    else:
+        pieces.append(_bytes_of(hits.ids, "<i8"))
+    pieces += [_bytes_of(hits.counts, "<i8"), _bytes_of(hits.distances, "<f4")]
+    if hits.limited is not None:
+        pieces.append(_bytes_of(hits.limited, "?"))
+    sizes, group_bytes, table_bytes = None, b"", b""
+    if hits.groups is not None:
+        sizes = [[size for _, size in row] for row in hits.groups]
+        values = [value for row in hits.groups for value, _ in row]
+        try:
+            column = pa.array(values)
+        except OverflowError:  # pyarrow does not infer uint64
+            column = pa.array(values, pa.uint64())
+        group_bytes = stream_of(pa.table({"value": column}))
+        pieces.append(group_bytes)
+    if hits.tables is not None:
+        table_bytes = stream_of(pa.concat_tables(hits.tables))
+        pieces.append(table_bytes)
+    head = encode(
+        _Hits(
+            rows,
+            width,
+            names,
+            hits.limited is not None,
+            sizes,
+            len(group_bytes),
+            len(table_bytes),
+            **costs_of([hits]),
+        )
+    )
+    return head, pieces
+
+
+def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
+    """Head and the pieces of the body of replies to several requests, a row of the hits each."""
+    rows, width = hits.distances.shape
+    counts, names = hits.counts, None
+    pieces = [np.array([numbers, *costs], "<i8").tobytes()]
+    if hits.ids.dtype == object:
+        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts.tolist(), strict=True)]
+    else:
+        pieces.append(hits.ids.astype("<i8", copy=False).tobytes())
+    pieces += [counts.astype("<i8", copy=False).tobytes(), hits.distances.astype("<f4", copy=False).tobytes()]
+    return encode(_Replies(rows, width, names)), pieces
+
+
+def _bytes_of(array: Any, dtype: str) -> bytes:
+    raw: bytes = np.ascontiguousarray(array, dtype=dtype).tobytes()
+    return raw
+
+
+def stream_of(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_hits(head: bytes, body: bytes) -> Hits:
+    """Read a reply; metadata becomes rows."""
+    message = decode(head, _Hits)
+    rows, width = message.rows, message.width
+    sizes = [
+        0 if message.names is not None else rows * width * 8,
+        rows * 8,
+        rows * width * 4,
+        rows if message.limited else 0,
+        message.group_bytes,
+        message.table_bytes,
+    ]
+    if min(rows, width, *sizes) < 0 or sum(sizes) != len(body):
+        raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
+    # Lists, where a row is few numbers: each call of numpy's would cost as much as all of this.
+    ends = list(itertools.accumulate(sizes))
+    starts = [0, *ends[:-1]]
+    counts = np.frombuffer(body, "<i8", rows, starts[1])
+    distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
+    hits_of_rows = counts.tolist()
+    if rows and (min(hits_of_rows) < 0 or max(hits_of_rows) > width):
+        raise ProtocolError("a row has more hits than it is wide")
+    if message.names is None:
+        ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
+    else:
+        ids = _ids_of(message.names, counts, width)
+    return Hits(
+        ids=ids,
+        distances=distances,
+        counts=counts,
+        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], hits_of_rows),
+        **{name: getattr(message, name) for name in COSTS},
+        groups=None
+        if message.group_sizes is None
+        else _groups_of(body[starts[4] : ends[4]], message.group_sizes, hits_of_rows),
+        limited=np.frombuffer(body, "?", rows, starts[3]) if message.limited else None,
+    )
+
+
+def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
+    """Read replies to several requests: their numbers, and the hits of each."""
+    message = decode(head, _Replies)
+    rows, width = message.rows, message.width
+    told = (1 + len(COSTS)) * rows
+    sizes = (8 * told, 0 if message.names is not None else 8 * rows * width, 8 * rows, 4 * rows * width)
+    if min(rows, width) < 0 or sum(sizes) != len(body):
+        raise ProtocolError(f"{rows} replies of {width} hits do not lie in {len(body)} bytes")
+    numbers_and_costs = np.frombuffer(body, "<i8", told).reshape(1 + len(COSTS), rows)
+    counts = np.frombuffer(body, "<i8", rows, sizes[0] + sizes[1])
+    if rows and not 0 <= min(each := counts.tolist()) <= max(each) <= width:
+        raise ProtocolError("a row has more hits than it is wide")
+    if message.names is None:
+        ids: Any = np.frombuffer(body, "<i8", rows * width, sizes[0]).reshape(rows, width)
+    else:
+        ids = _ids_of(message.names, counts, width)
+    distances = np.frombuffer(body, "<f4", rows * width, sum(sizes[:3])).reshape(rows, width)
+    return numbers_and_costs[0].tolist(), rows_of_hits(Hits(ids, distances, counts), numbers_and_costs[1:])
+
+
+def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
+    if [len(row) for row in names] != counts.tolist():
+        raise ProtocolError("the ids are not as many as the hits")
+    ids = np.full((len(names), width), None, dtype=object)
+    for place, row in enumerate(names):
+        ids[place, : len(row)] = row
+    return ids
+
+
+def is_compressed(stream: bytes) -> bool:
+    """Whether buffers of an Arrow stream are compressed: a few bytes of them could unfold into any number.
+
+    Nothing is unfolded to find out.
+
+    Raises
+    ------
+    ProtocolError
+        It is no stream as far as its messages go.
+    """
+    try:
+        messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))
+        return any(_compresses(message.metadata.to_pybytes()) for message in messages)
+    except (pa.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+        raise ProtocolError(f"this is no Arrow stream: {error}") from None
+
+
+#: Kinds of Arrow's ``Message``, and where in their tables fields lie (format/Message.fbs).
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_HEADER_KIND, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
+#: Where Arrow 0.17 said it, in a message's own metadata; today's Arrow reads that still.
+_COMPRESSION_OF_0_17 = b"ARROW:experimental_compression"
+
+
+def _compresses(metadata: bytes) -> bool:
+    """Whether a message of Arrow, a FlatBuffer that Arrow has verified, says that buffers are compressed."""
+
+    def field(table: int, number: int) -> int | None:
+        vtable: int = table - struct.unpack_from("<i", metadata, table)[0]
+        if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
+            return None
+        offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+        return table + offset if offset else None
+
+    def below(table: int | None, number: int) -> int | None:
+        at = None if table is None else field(table, number)
+        return None if at is None else at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    message: int = struct.unpack_from("<I", metadata)[0]
+    at = field(message, _HEADER_KIND)
+    kind = 0 if at is None else metadata[at]
+    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return False
+    if _COMPRESSION_OF_0_17 in metadata:
+        return True
+    batch = below(message, _HEADER)
+    if kind == _DICTIONARY_BATCH:
+        batch = below(batch, _DATA)
+    return below(batch, _COMPRESSION) is not None
+
+
+def table_of(stream: bytes) -> pa.Table:
+    """Read an Arrow stream."""
+    if is_compressed(stream):
+        raise ProtocolError("this Arrow stream is compressed")
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ProtocolError(f"this is no Arrow stream: {error}") from None
+    for field in table.schema:
+        if _holds_unreadable(field.type):
+            raise ProtocolError(f"column {field.name!r} is of a type that cannot be read: {field.type}")
+    return table
+
+
+def stream_of_ids(ids: Any) -> bytes:
+    """Ids as they travel: an Arrow stream of one column."""
+    return stream_of(pa.table({"id": ids}))
+
+
+def ids_of(stream: bytes) -> Any:
+    """Ids that travelled: int64, or an Arrow array of large strings."""
+    column: Any = table_of(stream).column("id").combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return np.asarray(column, np.int64) if pa.types.is_integer(column.type) else column
+
+
+def _holds_unreadable(kind: pa.DataType) -> bool:
+    """Whether the type, or one within it, has no array in pyarrow: even a look at a chunk is a KeyError."""
+    if str(kind) in ("month_interval", "day_time_interval"):
+        return True
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    if pa.types.is_dictionary(kind):
+        inner.append(kind.value_type)
+    return any(map(_holds_unreadable, inner))
+
+
+def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
+    flat: list[MetadataRow] = list(table_of(stream).to_pylist())
+    if len(flat) != sum(counts):
+        raise ProtocolError(f"{len(flat)} rows of metadata do not go with {sum(counts)} hits")
+    rows, start = [], 0
+    for count in counts:
+        rows.append(flat[start : start + count])
+        start += count
+    return rows
+
+
+def _groups_of(
+    stream: bytes, sizes: Sequence[Sequence[int]], counts: Sequence[int]
+) -> list[list[tuple[Any, int]]]:
+    table = table_of(stream)
+    if table.column_names != ["value"]:
+        raise ProtocolError("the groups have no values")
+    column: Any = table.column("value")
+    # Nanoseconds have no type of Python's own that keeps them whole.
+    exact = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    values = list(np.asarray(column)) if exact else column.to_pylist()
+    if len(values) != sum(map(len, sizes)) or [sum(row) for row in sizes] != list(counts):
+        raise ProtocolError("the groups do not go with the hits")
+    rest = iter(values)
+    return [[(next(rest), size) for size in row] for row in sizes]

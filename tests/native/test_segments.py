@@ -1,0 +1,141 @@
+"""Several indexes searched as one, at the library's own calls: what no caller may break."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velo
+from velo import _native, errors
+from velo._native.limits import native_limit
+from velo.search.answer import QUERY_DTYPES, Answer, native_queries
+from velo.testing import synthetic_vectors
+
+DIM = 16
+ROWS = synthetic_vectors(1_500, DIM, seed=8)
+
+
+def opened(path: Path, beside: Any = None) -> Any:
+    """A ``velo_index **`` that closes itself."""
+    ffi, lib = _native.ffi, _native.lib
+    place = ffi.gc(ffi.new("velo_index **"), lib.velo_index_close)
+    options = _native.new("velo_open_options")
+    options.threads, options.cache_share = 2, -1
+    if beside is not None:
+        options.workers_of = beside[0]
+    _native.check(lib.velo_index_open(os.fsencode(path), options, place))
+    return place
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("parts")
+    velo.build(folder / "large", ROWS[:1_000], threads=1).close()
+    velo.build(folder / "small", ROWS[1_000:], threads=1).close()
+    velo.build(folder / "cosine", ROWS[1_000:], metric="cosine", threads=1).close()
+    velo.build(folder / "narrow", np.ascontiguousarray(ROWS[1_000:, :8]), threads=1).close()
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture
+def large(folders: dict[str, Path]) -> Iterator[Any]:
+    place = opened(folders["large"])
+    yield place
+    _native.lib.velo_index_close(place)
+
+
+def search(*segments: tuple[Any, int], count: int | None = None) -> tuple[int, Answer]:
+    """Status and answer of the first ten rows as queries."""
+    ffi = _native.ffi
+    options = _native.new("velo_search_options")
+    options.k, options.list_size, options.sigma, options.exact = 5, 50, -1, -1
+    queries, _ = native_queries(ROWS[:10], DIM)
+    answer = Answer(len(queries), 5)
+    given = ffi.new("velo_segment[]", max(1, len(segments)))
+    for one, (index, first) in zip(given, segments, strict=False):
+        one.index, one.first = index, first
+    called = _native.lib.velo_search_segments(
+        given,
+        len(segments) if count is None else count,
+        ffi.NULL,
+        _native.pointer("uint8_t", queries),
+        QUERY_DTYPES[queries.dtype],
+        len(queries),
+        0,
+        options,
+        answer.out,
+    )
+    return called, answer
+
+
+def refusal(*segments: tuple[Any, int], count: int | None = None) -> str:
+    status, _ = search(*segments, count=count)
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        _native.check(status)
+    return str(caught.value)
+
+
+def test_vertices_are_counted_from_where_a_caller_says(large: Any, folders: dict[str, Path]) -> None:
+    small = opened(folders["small"], large)
+    try:
+        status, near = search((large[0], 0), (small[0], 1_000_000))
+        assert status == 0
+        again = search((small[0], 1_000_000), (large[0], 0))[1]
+        assert (near.vertices == again.vertices).all()
+        assert ((near.vertices < 1_000) | (near.vertices >= 1_000_000)).all()
+        assert (near.distances[:, 0] < 0.1).all()  # each is a row itself
+    finally:
+        _native.lib.velo_index_close(small)
+
+
+def test_what_cannot_be_searched_as_one_is_refused(large: Any, folders: dict[str, Path]) -> None:
+    null = _native.ffi.NULL
+    low, high = native_limit("segments")
+    assert f"{low - 1} parts" in refusal(count=low - 1)
+    assert f"{high + 1} parts" in refusal((large[0], 0), count=high + 1)
+    assert "index" in refusal((large[0], 0), (null, 0))
+    assert "given before" in refusal((large[0], 0), (large[0], 5))
+    alone = opened(folders["small"])
+    assert "workers_of" in refusal((large[0], 0), (alone[0], 1_000))
+    for other in ("cosine", "narrow"):
+        beside = opened(folders[other], large)
+        assert "one metric and as many dimensions" in refusal((large[0], 0), (beside[0], 1_000))
+        _native.lib.velo_index_close(beside)
+    _native.lib.velo_index_close(alone)
+
+
+def test_workers_stay_for_as_long_as_one_of_their_indexes(folders: dict[str, Path]) -> None:
+    def threads() -> set[str]:
+        found = set()
+        for one in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended since
+                if not (one / "comm").read_text().startswith("iou-"):  # the kernel's own
+                    found.add(one.name)
+        return found
+
+    before = threads()  # of which some may end meanwhile: others' that ran before
+    first = opened(folders["large"])
+    two = threads() - before
+    assert len(two) == 2
+    second = opened(folders["small"], first)
+    assert threads() - before == two
+    _native.lib.velo_index_close(first)
+    status, near = search((second[0], 7))
+    assert status == 0
+    assert (near.vertices >= 7).all()
+    third = opened(folders["large"], second)
+    assert search((second[0], 0), (third[0], 500))[0] == 0
+    assert threads() - before == two
+    _native.lib.velo_index_close(second)
+    _native.lib.velo_index_close(third)
+    until = time.monotonic() + 20  # a joined thread stands there until the kernel has taken it out
+    while threads() - before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not threads() - before

@@ -1,0 +1,328 @@
+"""Builds a segment, an ordinary index, from rows of a view, and replaces its sources by it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from velo.building.segments import build_segment
+from velo.compaction.checkpoint import MergeCheckpoint
+from velo.compaction.large_rows import LargeRows, SegmentOfCall
+from velo.compaction.merge_memory import BuildBytes, MergeMemory
+from velo.compaction.sources import Sources
+from velo.errors import BusyError, VeloError
+from velo.folder.replace import os_failure
+from velo.options import BuildOptions
+from velo.segments.data import DONE, LiveData
+from velo.segments.segment import Segment, segment_bytes
+from velo.segments.view import View
+from velo.types import Memory
+
+__all__ = ["How", "SegmentBuilder"]
+
+#: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
+_KEPT_BYTES: Final = 20
+
+#: Merges of this many rows, minutes of work, write checkpoints: some 580 bytes a row more.
+_RESUMED_ROWS: Final = 1_000_000
+
+
+#: A root knows the next number; since then a writer gave out a few.
+_NUMBERS_AHEAD: Final = 1000
+
+
+@dataclass(frozen=True)
+class How:
+    """The resources of a flush or merge.
+
+    Attributes
+    ----------
+    nice : int
+        The nice value of the threads that link and place.
+    gives_way : bool
+        They run while processors are idle.
+    leaves_room : bool
+        In the background: it leaves a share of the budget to the other kind.
+    is_beside : bool
+        A merge runs at the same time: a quarter of the threads, each of which takes memory beside the budget.
+    takes_rest : bool
+        It takes what others leave of the budget, without waiting.
+    """
+
+    nice: int = 0
+    gives_way: bool = False
+    leaves_room: bool = False
+    is_beside: bool = False
+    takes_rest: bool = False
+
+
+def _pass(live: LiveData, name: str) -> bool:
+    """Reserve this number and all lower ones for old segments; False if no segment ever had it."""
+    return any(live.next_segment() >= name for _ in range(_NUMBERS_AHEAD))
+
+
+class SegmentBuilder:
+    """Makes segments of an open index.
+
+    `open_segment` opens a segment by its name. `threads` are those of a build, and `search_memory` is the
+    memory of the index, all of its segments together.
+    """
+
+    def __init__(
+        self,
+        live: LiveData,
+        open_segment: Callable[[str, int, Segment | None], Segment],
+        threads: int | None,
+        memory: MergeMemory,
+        search_memory: Memory | None,
+    ) -> None:
+        self._live = live
+        self._open_segment = open_segment
+        self._threads = threads
+        self._memory = memory
+        self._search_memory = search_memory
+        #: Held while a folder exists that no manifest names yet: a sweep would remove it.
+        self._making = threading.Lock()
+        #: Held while a segment is opened, or closed that came to nothing. The same workers search all: of
+        #: two that become the first at once the second is opened beside the other.
+        self._opening = threading.Lock()
+        self._open: weakref.WeakSet[Segment] = weakref.WeakSet()
+        #: Unfinished merges of a writer that was killed.
+        self._begun = MergeCheckpoint.find(live.folder.at)
+        if self._begun is not None and not _pass(live, self._begun.segment_name):
+            self._begun.remove()
+            self._begun = None
+
+    def look(self) -> tuple[View, list[str]]:
+        """A view, and the folder of each of its segments."""
+        view = self._live.view()
+        return view, [view.native.segment(number)[0] for number in range(view.native.segment_count)]
+
+    def sweep(self) -> None:
+        """Remove segments that were merged and are not in use."""
+        with self._making:
+            self._live.sweep()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a merge waits that was killed."""
+        return self._begun is not None
+
+    def begun(self) -> tuple[MergeCheckpoint | None, Sources | None]:
+        """A merge that was killed and what it takes, where all of that is still there; told once."""
+        begun, self._begun = self._begun, None
+        sources = None if begun is None else begun.sources(*self.look())
+        if begun is not None and sources is None:
+            begun.remove()
+        return begun, sources
+
+    @staticmethod
+    def goes_on(sources: Sources) -> bool:
+        """Whether a merge of these goes on after a kill."""
+        return bool(sources.segments) and len(sources.vertices) >= _RESUMED_ROWS
+
+    def make(
+        self,
+        sources: Sources,
+        how: How,
+        begun: MergeCheckpoint | None = None,
+        latest: Callable[[Sources], AbstractContextManager[Sources]] = contextlib.nullcontext,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> str | None:
+        """Make a segment, unless no row is left, and replace its sources by it.
+
+        Parameters
+        ----------
+        begun : Begun, optional
+            The merge of these sources to resume.
+        latest : callable
+            Returns a context with the present place of its sources; they stay there while it lasts.
+        is_wanted : callable, optional
+            Called while the segment is built: False cancels it.
+
+        Returns
+        -------
+        str or None
+            The name of the segment.
+
+        Raises
+        ------
+        CancelledError
+            It is no longer wanted.
+        BusyError
+            The rest of the budget, which it was to take, is too little.
+        BudgetTooSmallError
+            Before anything is written.
+        NoSpaceError, DeviceError
+        """
+        with contextlib.ExitStack() as held:
+            made = (
+                self._made(sources, how, begun, held, is_wanted=is_wanted) if len(sources.vertices) else None
+            )
+            # Its share of the budget is free again: work that `latest` waits for may need it.
+            with latest(sources) as now:
+                # After a failed sync the manifest may name it; the next writer removes segments that it does
+                # not name.
+                self._commit(now, made)
+        return None if made is None else made.name
+
+    def insert(self, rows: LargeRows, how: How, deadline: float | None) -> Any:
+        """Make a segment of the rows of a call; all of them become visible at once.
+
+        `deadline` (monotonic clock) limits the wait for its share of the budget. If the returned
+        ``velo_live_done`` is not ``DONE``, nothing was written.
+
+        Raises
+        ------
+        BudgetTooSmallError, BusyError, NoSpaceError, DeviceError
+        """
+        done = reserved = self._live.reserve(rows)
+        if reserved.outcome != DONE or not rows.count:
+            return reserved
+        made: list[Segment] = []
+        try:
+            with contextlib.ExitStack() as held:
+                segment = SegmentOfCall(self._live.view(), rows, int(reserved.row))
+                made.append(self._made(segment, how, None, held, deadline))
+                done = self._live.insert_segment(rows, segment.first_row, *made)
+        finally:
+            if done is reserved or done.outcome != DONE:
+                self._give_up(made)
+        return done
+
+    def _give_up(self, made: list[Segment]) -> None:
+        """Take away the part of a call that came to nothing, unless the library has it."""
+        with self._opening:
+            for segment in made:
+                if not self._live.has(segment):
+                    self._open.discard(segment)
+                    segment.close()
+        with contextlib.suppress(VeloError):  # then the next sweep does it
+            self.sweep()
+
+    def _made(
+        self,
+        sources: Sources | SegmentOfCall,
+        how: How,
+        begun: MergeCheckpoint | None,
+        held: contextlib.ExitStack,
+        deadline: float | None = None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Segment:
+        """A segment of these, whose folder is held for as long as the stack lasts."""
+        name = self._live.next_segment()
+        index = self._live.folder.at
+        folder = index / name
+        with self._share(sources, how, deadline) as build_memory:
+            try:
+                if begun is None and isinstance(sources, Sources) and self.goes_on(sources):
+                    begun = MergeCheckpoint.begin(index, name, sources)
+                building = folder
+                if begun is not None:
+                    held.callback(begun.remove)
+                    building = begun.folder
+                # No manifest names it yet; while held it is not mistaken for a merged one.
+                with self._making:
+                    building.mkdir(exist_ok=begun is not None)
+                    unmade = held.enter_context(_removed_unless_told(building))
+                    handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+                    held.callback(os.close, handle)
+                    fcntl.flock(handle, fcntl.LOCK_SH)
+                if begun is None or not begun.is_built:
+                    self._build(
+                        building, sources, how, build_memory, resume=begun is not None, is_wanted=is_wanted
+                    )
+                building.rename(folder)
+                unmade.append(folder)
+                with self._opening:
+                    made = self._open_segment(name, sources.of_rows, next(iter(self._open), None))
+                    self._open.add(made)
+                unmade.clear()
+            except OSError as error:
+                raise error if isinstance(error, VeloError) else os_failure(error, str(folder)) from error
+        return made
+
+    def _build(
+        self,
+        folder: Path,
+        sources: Sources | SegmentOfCall,
+        how: How,
+        build_memory: int | None,
+        *,
+        resume: bool,
+        is_wanted: Callable[[], bool] | None,
+    ) -> None:
+        like = sources.like
+        threads = self._threads
+        if how.is_beside:
+            threads = max(1, (threads or len(os.sched_getaffinity(0))) // 4)
+        vectors = sources.vectors()
+        build_segment(
+            folder,
+            vectors,
+            ids=sources.ids(),
+            metadata=sources.metadata(),
+            metric=int(self._live.info().metric),
+            like=like,
+            calibration=sources.calibration,
+            warm_start=sources.warm_start(self._live.folder.at),
+            store_vectors=not sources.coded,
+            threads=threads,
+            build_memory=build_memory,
+            search_bytes=segment_bytes(self._search_memory, sources.count, sources.of_rows, vectors.shape[1]),
+            search_memory=self._search_memory,
+            nice=how.nice,
+            gives_way=how.gives_way,
+            resume=resume,
+            watch=None if is_wanted is None else lambda _stage, _done, _total: is_wanted(),
+        )
+
+    @contextlib.contextmanager
+    def _share(
+        self, sources: Sources | SegmentOfCall, how: How, deadline: float | None
+    ) -> Iterator[int | None]:
+        """The budget of the build, less what is kept of its rows beside it."""
+        count, like = sources.count, sources.like
+        total = self._memory.total(sources.of_rows)
+        if total is None:
+            yield None
+            return
+        degree = BuildOptions().degree if like is None else int(like.info().degree)
+        least = BuildBytes.of(count, sources.view.shape.dim, degree).least
+        most = total
+        if how.leaves_room:
+            of_delta = self._memory.for_delta(total, degree)
+            most = total - of_delta if sources.takes_segments else of_delta
+        if how.takes_rest:
+            most, deadline = min(most, self._memory.rest(total)), time.monotonic()
+            if most < least:
+                raise BusyError("other merges take the memory that this one needs")
+        with self._memory.share(total, least, most, deadline) as bytes_taken:
+            yield max(least, bytes_taken - count * _KEPT_BYTES)
+
+    def _commit(self, sources: Sources, made: Segment | None) -> None:
+        done = self._live.replace(
+            sources.view, sources.segments, sources.taken(), made, with_delta=sources.with_delta
+        )
+        assert done.outcome == DONE, "merges of the same rows come one at a time"
+
+
+@contextlib.contextmanager
+def _removed_unless_told(folder: Path) -> Iterator[list[Path]]:
+    """Removes a folder that was made here, under the last of its names; none are left where it is to stay."""
+    names = [folder]
+    try:
+        yield names
+    finally:
+        for name in names:
+            shutil.rmtree(name, ignore_errors=True)

@@ -1,1 +1,0 @@
-"""Open parts, the delta, dead rows, and the view of them that one search sees."""

@@ -1,0 +1,238 @@
+"""Brings finished asynchronous searches back to the event loops that wait for them.
+
+The library counts finished searches on one eventfd. Every loop that searches watches a duplicate of it;
+whichever loop wakes first reaps all that is finished and hands the results of other loops over to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from velo import _native
+from velo.errors import BusyError, ClosedError, VeloError
+from velo.segments.lifetime import LifetimeGuard
+
+if TYPE_CHECKING:
+    import asyncio  # 7 MB that only those need who search with it: they have imported it
+
+__all__ = ["Completions", "Several"]
+
+_REAPED_AT_ONCE = 256
+
+
+class Several(Protocol):
+    """A waiter for several tickets, which receives all completions at once."""
+
+    def take(self, finished: Sequence[tuple[int, int]]) -> None:
+        """Tickets that have ended, and their statuses."""
+
+    def fail(self, error: VeloError) -> None:
+        """None of its tickets will end."""
+
+
+class Completions:
+    """The asynchronous side of one open index."""
+
+    def __init__(self, handle: Any, guard: LifetimeGuard) -> None:
+        self._handle = handle
+        self._guard = guard
+        self._lock = threading.Lock()
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[int] | None, Any]] = {}
+        self._slots: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[int]]] = deque()
+        self._watched: dict[asyncio.AbstractEventLoop, int] = {}
+        self._completions = _native.native().ffi.new("velo_completion[]", _REAPED_AT_ONCE)
+        self._count = _native.native().ffi.new("uint32_t *")
+        fd = _native.native().ffi.new("int32_t *")
+        _native.check(_native.native().lib.velo_event_fd(handle, fd))
+        self._fd = int(fd[0])
+
+    async def run(self, submit: Callable[[int], int], keep: Any) -> int:
+        """Submit and wait.
+
+        Parameters
+        ----------
+        submit : callable
+            Given a ticket, makes the native call and returns its status.
+        keep : object
+            Kept alive until the library is done with the ticket, even if this task is canceled before.
+
+        Returns
+        -------
+        int
+            The status with which the search ended.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._guard.inside():
+                self._watch(loop)
+                future: asyncio.Future[int] = loop.create_future()
+                ticket = next(self._tickets)
+                self._waiting[ticket] = loop, future, keep
+                try:
+                    _native.check(submit(ticket))
+                except BusyError:
+                    del self._waiting[ticket]
+                    slot: asyncio.Future[int] = loop.create_future()
+                    self._slots.append((loop, slot))
+                    if not self._waiting:  # the last ones ended meanwhile: no reap will come to wake us
+                        slot.set_result(0)
+                except BaseException:
+                    del self._waiting[ticket]
+                    raise
+                else:
+                    slot = future
+            if slot is future:
+                try:
+                    return await future
+                except asyncio.CancelledError:
+                    self._abandon(ticket)
+                    raise
+            await slot
+
+    def submit_each(
+        self, count: int, submit: Callable[[int, int], int], several: Several
+    ) -> list[int | VeloError]:
+        """Submit and go on; `several` is told in this event loop as they end, and kept alive until then.
+
+        Parameters
+        ----------
+        count : int
+        submit : callable
+            Given a number below `count` and a ticket, makes the native call and returns its status.
+        several : Several
+
+        Returns
+        -------
+        list of int or VeloError
+            Of each its ticket, or why it was not taken.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        told: list[int | VeloError] = []
+        with self._guard.inside():
+            self._watch(loop)
+            for number, ticket in enumerate(itertools.islice(self._tickets, count)):
+                self._waiting[ticket] = loop, None, several
+                try:
+                    _native.check(submit(number, ticket))
+                except VeloError as error:
+                    del self._waiting[ticket]
+                    told.append(error)
+                else:
+                    told.append(ticket)
+        return told
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for this ticket any more: its queries give their places to others."""
+        self._abandon(ticket)
+
+    def _abandon(self, ticket: int) -> None:
+        """Nobody waits for this ticket any more: its queries give their places to others."""
+        try:
+            with self._guard.inside():
+                _native.native().lib.velo_cancel(self._handle, ticket)
+        except VeloError:
+            return  # closed meanwhile, or forked: there is nothing to cancel
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop in self._watched:
+            return
+        with self._lock:
+            for ended in [known for known in self._watched if known.is_closed()]:
+                os.close(self._watched.pop(ended))
+            fd = os.dup(self._fd)
+            loop.add_reader(fd, self._reap)
+            self._watched[loop] = fd
+
+    def _reap(self) -> None:
+        """Take all that is finished; runs in the thread of whichever loop woke up."""
+        finished: list[tuple[int, int]] = []
+        try:
+            with self._guard.inside(), self._lock:
+                count = _REAPED_AT_ONCE
+                while count == _REAPED_AT_ONCE:
+                    lib = _native.native().lib
+                    _native.check(
+                        lib.velo_reap(self._handle, self._completions, _REAPED_AT_ONCE, self._count)
+                    )
+                    count = int(self._count[0])
+                    finished += [(int(done.ticket), int(done.status)) for done in self._completions[0:count]]
+        except ClosedError:
+            return
+        together: dict[int, tuple[asyncio.AbstractEventLoop, Several, list[tuple[int, int]]]] = {}
+        for ticket, status in finished:
+            loop, future, keep = self._waiting.pop(ticket)
+            if future is not None:
+                _resolve(loop, future, status)
+            else:
+                together.setdefault(id(keep), (loop, keep, []))[2].append((ticket, status))
+        for loop, several, ended in together.values():
+            _run_in(loop, partial(several.take, ended))
+        for _ in range(min(len(finished), len(self._slots))):
+            loop, slot = self._slots.popleft()
+            _resolve(loop, slot, 0)
+
+    def close(self) -> None:
+        """Fail what still waits and leave every loop; after the native handle is closed."""
+        closed = ClosedError("the index was closed while the search ran")
+        for loop, future, keep in self._waiting.values():
+            if future is None:
+                _run_in(loop, partial(keep.fail, closed))  # once is enough; what is told twice is heard once
+            else:
+                _resolve(loop, future, closed)
+        self._waiting.clear()
+        while self._slots:
+            loop, slot = self._slots.popleft()
+            _resolve(loop, slot, 0)
+        for loop, fd in self._watched.items():
+            _unwatch(loop, fd)
+        self._watched.clear()
+
+
+def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[int], value: int | Exception) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(value, Exception):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    _run_in(loop, settle)
+
+
+def _unwatch(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+    def leave() -> None:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+    if not _run_in(loop, leave):
+        os.close(fd)
+
+
+def _run_in(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> bool:
+    """Run `action` in the thread of `loop`; False if that loop is closed and will run nothing more."""
+    import asyncio
+
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is loop:
+        action()
+        return True
+    try:
+        loop.call_soon_threadsafe(action)
+    except RuntimeError:
+        return False
+    return True

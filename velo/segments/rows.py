@@ -1,0 +1,342 @@
+"""New rows of a caller, checked before anything is written."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+from uuid import UUID
+
+import numpy as np
+
+from velo import _native
+from velo.errors import (
+    DimensionMismatchError,
+    DtypeError,
+    InvalidArgumentError,
+    NotFiniteError,
+)
+from velo.filters.arrays import arrow_of
+from velo.folder.ids import NO_ID, checked_ids, given_ids
+from velo.formats.source import Source, array_of, native_dtype
+from velo.segments.added import LiveColumns
+from velo.segments.columns import NativeIds, batch_bytes, given_columns, plain_schema, some_rows
+from velo.segments.small_batch import SmallBatches
+from velo.types import AnyArray
+
+__all__ = [
+    "DTYPES",
+    "MAGNITUDE_MAX",
+    "NUMBERS",
+    "ROW",
+    "STRINGS",
+    "GivenRows",
+    "NewRows",
+    "RowShape",
+    "check_finite",
+    "checked_row_ids",
+    "given_vectors",
+    "in_type",
+    "last_of_each",
+    "not_finite",
+    "request_bytes",
+]
+
+#: What a row takes of the delta beside its vector, at least: its id, its place and its links
+#: (zig/src/live/delta.zig).
+_DELTA_ROW_BYTES: Final = 132
+#: Element types by the numbers of velo.h.
+DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
+#: What each of them holds without a change.
+_HOLDS: Final = {
+    "float32": ("float32", "float16", "uint8", "int8"),
+    "float16": ("float16", "uint8", "int8"),
+    "uint8": ("uint8",),
+    "int8": ("int8",),
+}
+#: As zig/src/index has it: beyond it sums of squares leave float32.
+MAGNITUDE_MAX: Final = np.float32(1e16)
+_REQUEST_BYTES_MAX: Final = 256
+#: So few ids are looked at without Arrow, which gives up the interpreter and waits for it again.
+_IDS_FEW: Final = 32
+
+ROW, NUMBERS, STRINGS = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """The shape and kind of an index's rows.
+
+    Attributes
+    ----------
+    dim : int
+    dtype : numpy.dtype
+    id_kind : int
+        0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
+    columns : LiveColumns
+    """
+
+    dim: int
+    dtype: np.dtype[Any]
+    id_kind: int
+    columns: LiveColumns
+
+    @property
+    def delta_row_bytes(self) -> int:
+        """Bytes of the delta per row, at least."""
+        return self.dim * self.dtype.itemsize + _DELTA_ROW_BYTES
+
+    @property
+    def schema(self) -> Any:
+        """The columns as they are given; None: there are none."""
+        return self.columns.schema
+
+    @cached_property
+    def small_batches(self) -> SmallBatches | None:
+        """The encoder for the metadata of a few rows."""
+        return None if self.schema is None else SmallBatches(plain_schema(self.schema))
+
+
+class GivenRows:
+    """Rows of one call, as far as they are the same however they come into the index.
+
+    Parameters
+    ----------
+    count, kind, column :
+        Rows, the kind of their ids, and these, None where the index gives them.
+    request :
+        As it was given.
+    upsert : bool
+
+    Attributes
+    ----------
+    count : int
+    is_numbered : bool
+    options : velo_live_insert_options
+    ids : velo_ids or NULL
+    """
+
+    def __init__(self, count: int, kind: int, column: Any, request: Any, *, upsert: bool) -> None:
+        self.count = count
+        self.is_numbered = kind == ROW and column is None
+        self._column = column
+        self._keep: list[Any] = []
+        options = self.options = _native.new("velo_live_insert_options")
+        options.is_upsert = int(upsert)
+        options.id_kind = kind
+        options.row_count = count
+        self._set("request", np.frombuffer(request_bytes(request), np.uint8))
+        self._ids = None if column is None else NativeIds(column)
+        self.ids = _native.ffi.NULL if self._ids is None else self._ids.struct
+
+    def _set(self, field: str, value: AnyArray) -> None:
+        if len(value):
+            pointer = _native.pointer("uint8_t", value)
+            self._keep += [value, pointer]
+            setattr(self.options, field, pointer)
+        setattr(self.options, f"{field}_size", len(value))
+
+    def id_at(self, row: int) -> Any:
+        """The id of a row."""
+        return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
+
+
+class NewRows(GivenRows):
+    """Rows of one call in the library's layout.
+
+    Parameters
+    ----------
+    shape : RowShape
+    vectors, ids, metadata, request :
+        As they were given.
+    upsert : bool
+    is_distinct : bool
+        No two ids are equal, as is known already.
+
+    Raises
+    ------
+    InvalidArgumentError, DimensionMismatchError, DtypeError, NotFiniteError, DuplicateIdError
+    UnknownColumnError
+    """
+
+    def __init__(
+        self,
+        shape: RowShape,
+        vectors: Any,
+        ids: Any,
+        metadata: Any,
+        request: Any,
+        *,
+        upsert: bool,
+        is_distinct: bool = False,
+    ) -> None:
+        rows = _vectors(vectors, shape)
+        kind, column, kept = checked_row_ids(ids, len(rows), shape.id_kind, upsert, is_distinct)
+        batch = (
+            shape.small_batches.encode(metadata, len(rows)) if shape.small_batches and kept is None else None
+        )
+        if batch is None:
+            table = given_columns(metadata, shape.schema, len(rows))
+            kept_rows = table if table is None or kept is None else some_rows(table, kept)
+            batch = batch_bytes(kept_rows, shape.schema)
+        batch = shape.columns.marked(batch)
+        if kept is not None:
+            rows = rows[kept]
+        super().__init__(len(rows), kind, column, request, upsert=upsert)
+        self._set("vectors", np.ascontiguousarray(rows).view(np.uint8).reshape(-1))
+        self._set("metadata", np.frombuffer(batch, np.uint8))
+
+
+def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:
+    """Vectors as rows of the index's dimension; none is copied that is in an array or a source.
+
+    Raises
+    ------
+    DimensionMismatchError, DtypeError
+    """
+    if isinstance(given, Source):
+        if given.shape[0] == 0:
+            return np.zeros((0, shape.dim), shape.dtype)
+        rows: AnyArray | Source = given
+    else:
+        array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
+        if array.dtype.kind == "O":
+            raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
+        if array.size == 0 and (
+            array.ndim == 1 or array.shape == (0, 0)
+        ):  # a table of no rows tells no width
+            array = array.reshape(0, shape.dim)
+        rows = array.reshape(1, -1) if array.ndim == 1 else array
+    if len(rows.shape) != 2 or rows.shape[1] != shape.dim:
+        raise DimensionMismatchError(
+            f"vectors have the shape {rows.shape}, this index takes (n, {shape.dim})", argument="vectors"
+        )
+    return rows
+
+
+def in_type(array: AnyArray, shape: RowShape) -> AnyArray:
+    """Vectors in the element type of the index.
+
+    Raises
+    ------
+    DtypeError
+    """
+    if array.dtype == shape.dtype:
+        return np.ascontiguousarray(array)
+    native = native_dtype(array.dtype)
+    if native.name not in _HOLDS[shape.dtype.name]:
+        raise DtypeError(f"this index holds {shape.dtype} vectors, not {array.dtype}", argument="vectors")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is reported as such
+        return np.ascontiguousarray(array, native).astype(shape.dtype, copy=False)
+
+
+def not_finite(rows: AnyArray) -> int | None:
+    """The first row that holds what is no number, or too large a one."""
+    if rows.dtype.kind != "f":
+        return None
+    bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
+    return int(bad[0]) if len(bad) else None
+
+
+def check_finite(rows: AnyArray, first: int = 0) -> None:
+    """Refuse what is no number, or too large a one, in rows of which the first has this number.
+
+    Raises
+    ------
+    NotFiniteError
+    """
+    bad = not_finite(rows)
+    if bad is not None:
+        raise NotFiniteError(
+            f"row {first + bad} of vectors holds NaN, infinity or a magnitude above {MAGNITUDE_MAX}",
+            argument="vectors",
+            row=first + bad,
+        )
+
+
+def _vectors(given: Any, shape: RowShape) -> AnyArray:
+    array = given_vectors(given, shape)
+    rows = in_type(array if isinstance(array, np.ndarray) else array.read(), shape)
+    check_finite(rows)
+    return rows
+
+
+def checked_row_ids(
+    given: Any, count: int, known: int, upsert: bool, is_distinct: bool = False
+) -> tuple[int, Any, AnyArray | None]:
+    """The kind of ids, the ids of the rows that stay, None where the index gives them, and which those are.
+
+    All rows stay where the last is None. Of several that are upserted with one id the last does.
+    """
+    kind, column = _ids(given, count, known, upsert)
+    if not upsert or is_distinct or column is None or count < 2:
+        return kind, column, None
+    kept = last_of_each(column)
+    if len(kept) == count:
+        return kind, column, None
+    return kind, column[kept] if isinstance(column, np.ndarray) else column.take(arrow_of(kept)), kept
+
+
+def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
+    """The kind of ids, and the column; None where the index gives them."""
+    if given is None:
+        if upsert:
+            raise InvalidArgumentError(
+                "upsert takes ids: those of the rows to replace or to add", argument="ids"
+            )
+        if known not in (ROW, -1):
+            raise InvalidArgumentError(
+                "this index has ids of its callers: give one for each row", argument="ids"
+            )
+        return ROW, None
+    if isinstance(given, str | int | np.integer | UUID) and not isinstance(given, bool):
+        given = [given]
+    if isinstance(given, list) and len(given) <= _IDS_FEW and all(type(one) is int for one in given):
+        with contextlib.suppress(OverflowError):  # checked_ids says what is wrong
+            given = np.array(given, np.int64)
+    if not upsert:
+        column = given_ids(given, count)
+    else:
+        column = checked_ids(given)
+        if len(column) != count:
+            raise InvalidArgumentError(f"{len(column)} ids were given for {count} vectors", argument="ids")
+        if isinstance(column, np.ndarray) and bool((column == NO_ID).any()):
+            row = int(np.flatnonzero(column == NO_ID)[0])
+            raise InvalidArgumentError(
+                f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
+                argument="ids",
+                row=row,
+            )
+    kind = NUMBERS if isinstance(column, np.ndarray) else STRINGS
+    if known == ROW:
+        if not upsert:
+            raise InvalidArgumentError(
+                "this index numbers its rows itself: insert them without ids", argument="ids"
+            )
+        if kind == NUMBERS:
+            return ROW, column
+    if known != -1 and kind != known and count:
+        wanted = "strings" if known == STRINGS else "whole numbers"
+        raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")
+    return kind, column
+
+
+def last_of_each(column: Any) -> AnyArray:
+    """The rows that stay where of several with one id the last one counts, in their order."""
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    last = {value: row for row, value in enumerate(values)}
+    return np.array(sorted(last.values()), np.int64)
+
+
+def request_bytes(given: Any) -> bytes:
+    """The name of a call as it was given; empty without one."""
+    if given is None:
+        return b""
+    with contextlib.suppress(AttributeError, UnicodeError):  # no text, or half a surrogate pair
+        name: bytes = given.encode()
+        if 0 < len(name) <= _REQUEST_BYTES_MAX:
+            return name
+    raise InvalidArgumentError(
+        f"request is a name of 1 to {_REQUEST_BYTES_MAX} bytes, not {given!r:.80}", argument="request"
+    )

@@ -1,0 +1,278 @@
+//! The legs of one query, which search its segments together: one bound, and one burst.
+//!
+//! A segment alone would read for its own k nearest, and the segments together for as many times k as there are segments. So before
+//! any leg chooses pages all of them navigate, and each chooses for the k-th nearest that all of them know (`reach`). Their
+//! pages are asked for at once, and legs with links in memory go on together once all of them are there. A leg with
+//! links on disk goes on with whatever arrives for it, as it would alone.
+//!
+//! A leg that is alone is stepped as it is: nothing here changes what it does.
+const std = @import("std");
+const builtin = @import("builtin");
+const index = @import("index");
+const filter_plan = @import("filter_plan.zig");
+const job_file = @import("job.zig");
+const parameters = @import("parameters.zig");
+const Parameters = parameters.Parameters;
+const query_file = @import("query.zig");
+const SegmentSearch = job_file.SegmentSearch;
+
+/// The legs of one slot.
+pub const SegmentSearches = struct {
+    segments: []const job_file.JobSegment,
+    /// Of the slot among those of all workers.
+    place: usize,
+
+    pub inline fn at(self: SegmentSearches, number: usize) *SegmentSearch {
+        return &self.segments[number].segment.legs[self.place];
+    }
+
+    pub inline fn count(self: SegmentSearches) usize {
+        return self.segments.len;
+    }
+};
+
+/// Tells each of several segments what it is among them. The largest, which holds most answers, comes first.
+pub fn introduce(segments: []job_file.JobSegment) void {
+    var largest: usize = 0;
+    var on_disk: u32 = 0;
+    for (segments, 0..) |*one, i| {
+        one.role = .smaller;
+        on_disk += @intFromBool(one.segment.shared.plan == .links_on_disk);
+        if (one.segment.shared.reader.n() > segments[largest].segment.shared.reader.n()) largest = i;
+    }
+    std.mem.swap(job_file.JobSegment, &segments[0], &segments[largest]);
+    segments[0].role = .largest;
+    for (segments) |*one| one.held_max /= @max(1, on_disk);
+    for (segments[1..]) |*one| accompany(&one.parameters, &segments[0].parameters);
+    widen(&segments[0], segments[1..]);
+}
+
+/// Measurements of the largest segment hold for all: a list that finds so many among more rows finds as many among fewer,
+/// and of few rows nothing was measured. Beside the largest hardly any page is read for other answers, so none comes with one: the
+/// bound is as wide as with a filter that few rows pass.
+fn accompany(own: *Parameters, largest: *const Parameters) void {
+    own.list_size = @min(own.list_size, largest.list_size);
+    if (!own.sigma_by_plan) return;
+    const share = std.math.lerp(filter_plan.sigma_share, 1, alone_share(own.k));
+    const least = @max(filter_plan.sigma_least, share * parameters.sigma_of_scan(own));
+    own.sigma = @max(parameters.sigma_of(own.list_size), least);
+    own.sigma_on_disk = @max(parameters.sigma_on_disk_of(own.list_size), least);
+}
+
+/// The bound that others know may leave out what the largest segment alone would have read: the more of the rows they hold, and
+/// the fewer answers there are.
+fn widen(largest: *job_file.JobSegment, others: []const job_file.JobSegment) void {
+    const own = &largest.parameters;
+    if (!own.sigma_by_plan) return;
+    var beside: f32 = 0;
+    for (others) |*one| beside += @floatFromInt(one.segment.shared.reader.n());
+    const share = beside / (beside + @as(f32, @floatFromInt(largest.segment.shared.reader.n())));
+    own.sigma = @max(own.sigma, alone_share(own.k) * share * parameters.sigma_of_scan(own));
+}
+
+/// The share of answers that lie at the bound itself, with no others whose pages they could come with: 1 for the nearest
+/// alone, 0 from ten on.
+fn alone_share(k: u32) f32 {
+    return 1 - @as(f32, @floatFromInt(@min(k, 10) - 1)) / 9;
+}
+
+/// Steps those that can go on; done: none of them wants anything more.
+pub fn step(legs: SegmentSearches, k: u32) query_file.PageError!query_file.Want {
+    if (legs.count() == 1) {
+        const leg = legs.at(0);
+        const want = try leg.search.step();
+        leg.ended = want == .done;
+        return want;
+    }
+    if (try step_together(legs, k, .by_what_is_known)) return .pages;
+    // Nothing is on its way that could bring full distances in the place of estimates.
+    if (try step_together(legs, k, .for_good)) return .pages;
+    if (builtin.mode == .Debug) for (0..legs.count()) |i| std.debug.assert(legs.at(i).ended);
+    return .done;
+}
+
+const Ending = enum { by_what_is_known, for_good };
+
+/// True where some leg goes on once pages arrive.
+fn step_together(legs: SegmentSearches, k: u32, ending: Ending) query_file.PageError!bool {
+    const together = is_complete(legs);
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (!is_due(leg, together)) continue;
+        if (i > 0 and leg.search.beside == null) leg.search.beside = .init(reach(legs, k).distance, leg.search.list.limit, leg.search.shared.reader.n(), legs.at(0).search.shared.reader.n());
+        try leg.search.navigate();
+    }
+    var known = reach(legs, k);
+    var all_coded = true;
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (i == 1) known = reach(legs, k);
+        if (is_due(leg, together) and leg.search.state != .coded and !is_early(legs, i)) {
+            const bounded = is_bounded(&leg.search, known);
+            leg.search.told = if (bounded) known.distance else std.math.inf(f32);
+            leg.search.told_estimates = bounded and !known.is_full and ending == .by_what_is_known;
+            leg.due = leg.search.told_estimates;
+            leg.ended = (try leg.search.step()) == .done;
+        }
+        all_coded = all_coded and leg.search.has_coded();
+    }
+    if (all_coded and together) try step_exact(legs, k);
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (!leg.ended and (leg.in_flight > 0 or leg.search.round.awaited > 0)) return true;
+    }
+    return false;
+}
+
+/// Whether nothing is on its way for those that wait for all of their pages.
+pub fn is_complete(legs: SegmentSearches) bool {
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (leg.waits_for_all() and leg.in_flight > 0) return false;
+    }
+    return true;
+}
+
+/// A walk over links on disk knows late how near the nearest are: until then others would read for what is farther.
+fn is_early(legs: SegmentSearches, number: usize) bool {
+    if (number == 0) return false;
+    const first = &legs.at(0).search;
+    return first.shared.plan == .links_on_disk and !first.has_coded();
+}
+
+fn is_due(leg: *const SegmentSearch, together: bool) bool {
+    if (leg.ended) return false;
+    return if (leg.waits_for_all()) together else leg.due;
+}
+
+/// Codes have said what they can in all segments: what may be among the k nearest of all is scored from its vector.
+fn step_exact(legs: SegmentSearches, k: u32) query_file.PageError!void {
+    for (0..legs.count()) |i| {
+        const search = &legs.at(i).search;
+        if (search.state == .coded) search.begin_rescoring();
+    }
+    const told = kth_upper(legs, k);
+    for (0..legs.count()) |i| {
+        const leg = legs.at(i);
+        if (leg.search.state != .rescore or leg.in_flight > 0) continue;
+        leg.search.told_upper = told;
+        leg.ended = (try leg.search.step()) == .done;
+    }
+}
+
+/// With links on disk what is not read is not followed: there an estimate bounds nothing. What the codes of very few
+/// rows, a page or two, err by is not known well enough to leave any out.
+fn is_bounded(search: *const query_file.Search, known: Reach) bool {
+    return search.shared.reader.n() > rows_unbounded and (known.is_full or search.state != .disk);
+}
+
+const rows_unbounded = 100;
+
+const Reach = struct { distance: f32, is_full: bool };
+
+/// The k-th nearest that all legs together know: of full distances as soon as there are k of them, before that of estimates.
+fn reach(legs: SegmentSearches, k: u32) Reach {
+    var known: u64 = 0;
+    for (0..legs.count()) |i| known += legs.at(i).search.results.len;
+    const is_full = known >= k;
+    var room: [job_file.segments_max]u32 = undefined;
+    const next = room[0..legs.count()];
+    @memset(next, 0);
+    var last: f32 = std.math.inf(f32);
+    for (0..k) |_| {
+        var best: ?usize = null;
+        last = std.math.inf(f32);
+        for (0..legs.count()) |i| {
+            const search = &legs.at(i).search;
+            const distance = nth(search, is_full, next[i]) orelse continue;
+            if (best != null and !(distance < last)) continue;
+            best = i;
+            last = distance;
+        }
+        next[best orelse return .{ .distance = std.math.inf(f32), .is_full = false }] += 1;
+    }
+    return .{ .distance = last, .is_full = is_full };
+}
+
+/// Of what a leg knows the distance at that place, from 0 on.
+fn nth(search: *const query_file.Search, is_full: bool, place: u32) ?f32 {
+    if (is_full) return if (place < search.results.len) search.results.slice()[place].distance else null;
+    const estimated = search.candidates();
+    return if (place < estimated.len) estimated[place].distance() else null;
+}
+
+/// A distance within which k neighbors lie for certain.
+fn kth_upper(legs: SegmentSearches, k: u32) f64 {
+    var uppers: [job_file.segments_max][]const f64 = undefined;
+    for (0..legs.count()) |i| uppers[i] = legs.at(i).search.uppers();
+    var room: [job_file.segments_max]u32 = undefined;
+    const next = room[0..legs.count()];
+    @memset(next, 0);
+    var last: f64 = std.math.inf(f64);
+    for (0..k) |_| {
+        var best: ?usize = null;
+        for (uppers[0..legs.count()], 0..) |some, i| {
+            if (next[i] == some.len) continue;
+            if (best) |other| if (!(some[next[i]] < uppers[other][next[other]])) continue;
+            best = i;
+        }
+        const one = best orelse return std.math.inf(f64);
+        last = uppers[one][next[one]];
+        next[one] += 1;
+    }
+    return last;
+}
+
+/// The answers of all legs and of the delta, the nearest first; of equal ones the earlier leg's, and the delta's last.
+pub const Merged = struct {
+    legs: SegmentSearches,
+    next_of: [job_file.segments_max]u32 = undefined,
+    of_delta: []const job_file.Delta.Hit = &.{},
+    delta_first: i64 = 0,
+
+    pub const Hit = struct { vertex: i64, distance: f32 };
+
+    pub fn of(legs: SegmentSearches) Merged {
+        var merged: Merged = .{ .legs = legs };
+        @memset(merged.next_of[0..legs.count()], 0);
+        return merged;
+    }
+
+    /// Rows of the delta within the nearest that the legs found, as many as `room` takes.
+    pub fn add(self: *Merged, delta: *const job_file.Delta, query: u64, room: []job_file.Delta.Hit) void {
+        var known: Merged = .of(self.legs);
+        var within: f32 = std.math.inf(f32);
+        for (0..room.len) |i| {
+            const hit = known.next() orelse break;
+            if (i + 1 == room.len) within = hit.distance;
+        }
+        const found = delta.nearest(delta.context, query, within, room);
+        self.of_delta = room[0..found.count];
+        self.delta_first = delta.first;
+        self.legs.at(0).search.cost.estimates += found.measured;
+    }
+
+    pub fn next(self: *Merged) ?Hit {
+        var best: ?Hit = null;
+        var best_leg: usize = 0;
+        for (self.legs.segments, 0..) |*segment, i| {
+            const search = &self.legs.at(i).search;
+            const results = search.results.slice();
+            if (self.next_of[i] == results.len) continue;
+            const result = results[self.next_of[i]];
+            const distance = if (search.is_exact()) result.distance else index.space.reported(search.shared.reader.metric, result.distance);
+            if (best) |other| if (!(distance < other.distance)) continue;
+            best = .{ .vertex = segment.first + result.vertex, .distance = distance };
+            best_leg = i;
+        }
+        if (self.of_delta.len > 0) {
+            const one = self.of_delta[0];
+            if (best == null or one.distance < best.?.distance) {
+                self.of_delta = self.of_delta[1..];
+                return .{ .vertex = self.delta_first + one.row, .distance = one.distance };
+            }
+        }
+        if (best != null) self.next_of[best_leg] += 1;
+        return best;
+    }
+};
