@@ -72,7 +72,7 @@ def test_it_is_short() -> None:
     """100 lines, a picture of what was measured and one of the window, a table of five rows."""
     assert len(README.splitlines()) <= 100
     pictures = re.findall(r"!\[[^\]]*\]\((.*?)\)", README)
-    assert pictures == ["docs/results/report-sift100k-memory.png", "docs/pictures/window.png"]
+    assert pictures == ["docs/results/report-sift100k-memory.png", "docs/pictures/dashboard.png"]
     tables = re.findall(r"(?:^\|.*\n)+", README, flags=re.MULTILINE)
     assert [len(table.splitlines()) - 2 for table in tables] == [7]
 
