@@ -83,7 +83,7 @@ def test_equals_count_however_many_there_are(metric: Any) -> None:
     assert len(held.rows) == 3
     assert len(held.equals[0]) >= 199
     for found, hits in ((range(1, 11), 10), (range(190, 200), 10), (range(195, 205), 5), (range(10), 9)):
-        assert held.segment(np.array([0])).hits(np.array([[*found]]), 10).tolist() == [hits], found
+        assert held.subset(np.array([0])).hits(np.array([[*found]]), 10).tolist() == [hits], found
 
 
 @pytest.fixture(scope="module")

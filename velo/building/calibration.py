@@ -366,7 +366,7 @@ class _Table:
         self._vertices[held.rows != NO_ROW] = vertices[np.argsort(order[vertices])]
         self._all = np.arange(len(held.rows))
         # For what resembles what the whole sample has told.
-        self._segment = self._all[:: max(1, min(4, len(self._all) // 100))]
+        self._subset = self._all[:: max(1, min(4, len(self._all) // 100))]
 
     def curves(
         self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
@@ -440,7 +440,7 @@ class _Table:
         """The highest recall: that of the longest list, or of a scan of all codes if that is cheap."""
         self.reached = max(one.point.recall for one in seen)
         if self.reached < _RECALL_ENOUGH:
-            scanned = self._search(segment, K_MEASURED, _SCAN_LIST, self._segment, scan=True).point
+            scanned = self._search(segment, K_MEASURED, _SCAN_LIST, self._subset, scan=True).point
             self.scan = scanned.to_dict()
             self.reached = max(self.reached, scanned.recall)
 
@@ -564,7 +564,7 @@ class _Table:
             if list_size > limit and seen:
                 break
             whole = not few and list_size <= _LIST_FULL_SAMPLE
-            one = self._search(segment, k, list_size, self._all if whole else self._segment)
+            one = self._search(segment, k, list_size, self._all if whole else self._subset)
             if not whole:
                 known = [other for other in like or seen if len(other.rows) == len(self._all)]
                 if known:
@@ -578,7 +578,7 @@ class _Table:
         return seen
 
     def _search(self, segment: Segment, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
-        held = self._held.segment(rows)
+        held = self._held.subset(rows)
         answered = excluding(segment, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
         vertices = answered.vertices
         found_rows = np.where(vertices < 0, -1, self._order[np.maximum(vertices, 0)].astype(np.int64))
@@ -654,25 +654,25 @@ def _miss(recall: float) -> float:
 
 
 def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
-    """A point of a part of the sample, corrected by how much harder or easier that segment is than all of it.
+    """A point of a subset of the sample, corrected for how much harder that subset is than the whole.
 
-    That is known for points measured on the whole sample. The one at which the segment misses most nearly as
-    much is used, since the same queries are hard there: its ratio of misses, whole sample to segment, scales
+    That is known for points measured on the whole sample. The one at which the subset misses most nearly as
+    much is used, since the same queries are hard there: its ratio of misses, whole sample to subset, scales
     this point.
     """
     missing = (1 - seen.found).sum()
 
     def missing_of(known: _Seen) -> float:
-        return float((1 - _segment_of(known, seen)).sum())
+        return float((1 - _subset_of(known, seen)).sum())
 
     known = min(whole, key=lambda one: abs(missing_of(one) - missing))
-    segment = _segment_of(known, seen)
+    subset = _subset_of(known, seen)
     if missing_of(known) < 1.0:  # too little is missing to compare
         return seen
-    scale = float(np.clip((1 - known.found).mean() / (1 - segment).mean(), 0.5, 2.0))
+    scale = float(np.clip((1 - known.found).mean() / (1 - subset).mean(), 0.5, 2.0))
     alike = 0.0
-    if seen.found.std() > 0 and segment.std() > 0:
-        alike = float(np.corrcoef(seen.found, segment)[0, 1])
+    if seen.found.std() > 0 and subset.std() > 0:
+        alike = float(np.corrcoef(seen.found, subset)[0, 1])
     own = seen.point.deviation**2 * (1 - alike**2)
     shared = (seen.found.var() * alike**2) / len(known.found)
     point = replace(
@@ -683,6 +683,6 @@ def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
     return _Seen(point, seen.found, seen.rows)
 
 
-def _segment_of(known: _Seen, seen: _Seen) -> AnyArray:
+def _subset_of(known: _Seen, seen: _Seen) -> AnyArray:
     """The result of the queries `seen` alone, at a point measured on the whole sample."""
     return known.found[np.searchsorted(known.rows, seen.rows)]

@@ -66,7 +66,7 @@ class HeldOut(NamedTuple):
     slack: Float64Array
     equals: tuple[Int64Array, ...]
 
-    def segment(self, places: AnyArray) -> HeldOut:
+    def subset(self, places: AnyArray) -> HeldOut:
         """Some of these queries."""
         return HeldOut(
             self.rows[places],
@@ -209,7 +209,7 @@ def exact_neighbors(
         tuple(equals.get(query, nobody) for query in range(len(rows))),
     )
     clear[list(equals)] = True
-    return known.segment(np.flatnonzero(clear))
+    return known.subset(np.flatnonzero(clear))
 
 
 def rows_of(source: Source, rows: Int64Array, start: int, stop: int) -> AnyArray:

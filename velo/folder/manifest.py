@@ -21,7 +21,7 @@ _COUNT_MAX: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The segments of a manifest that Python needs; the library checks all of it when it opens the index.
+    """The members of a manifest that Python needs; the library checks all of it when it opens the index.
 
     Attributes
     ----------

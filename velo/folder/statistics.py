@@ -18,7 +18,7 @@ __all__ = ["statistics_of"]
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
-#: Most frequent values kept in the statistics, and segments that the quantiles make.
+#: Most frequent values kept in the statistics, and number of intervals between the quantiles.
 _TOP: Final = 10
 _QUANTILES: Final = 10
 #: Values that are looked at together: what is copied of a column is copied in pieces.
@@ -132,8 +132,8 @@ def _of_numbers(values: Any, dtype: type[np.generic]) -> dict[str, Any]:
     if count:
         found["min"], found["max"] = ordered[0].item(), ordered[-1].item()
         found["top"] = [[ordered[at].item(), times] for at, times in _most(_runs(ordered))]
-        segments = [segment / _QUANTILES for segment in range(_QUANTILES + 1)]
-        found["quantiles"] = [ordered[int((count - 1) * segment)].item() for segment in segments]
+        shares = [step / _QUANTILES for step in range(_QUANTILES + 1)]
+        found["quantiles"] = [ordered[int((count - 1) * share)].item() for share in shares]
     return found
 
 

@@ -1,6 +1,6 @@
 //! How many simulated worlds a run of tests makes, and which. As it ships, the library runs them several times as fast as in
 //! Debug: there all of them are made (`zig build test-worlds -Dlong`), and some in Debug and under ThreadSanitizer. A short
-//! run makes a segment of each. Every run makes others: they follow from its seed.
+//! run makes a part of each. Every run makes others: they follow from its seed.
 const std = @import("std");
 const builtin = @import("builtin");
 
