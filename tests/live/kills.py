@@ -29,12 +29,12 @@ CHILD = """
 import json, sys
 import numpy as np
 import velo
-from velo.compaction import segment_maker
+from velo.compaction import segment_builder
 
 path, durability = sys.argv[1], sys.argv[3]
 seed, dim, ids = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
 if seed % 2:
-    segment_maker._RESUMED_ROWS = 1  # every merge goes on after a kill, as only large ones do else
+    segment_builder._RESUMED_ROWS = 1  # every merge goes on after a kill, as only large ones do else
 random = np.random.default_rng(seed)
 
 def say(**what):

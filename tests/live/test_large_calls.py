@@ -358,7 +358,7 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_segments(
     merges, goes_on = threading.Event(), threading.Event()
 
     def watched(*what: Any, **how: Any) -> None:
-        if how["former"] is not None and not merges.is_set():
+        if how["warm_start"] is not None and not merges.is_set():
             merges.set()
             assert goes_on.wait(60)
         build(*what, **how)
@@ -449,7 +449,7 @@ def test_while_others_write_search_and_commit(tmp_path: Path) -> None:
             assert found[one][0] == tuple(vectors[row].tolist())
 
 
-@pytest.mark.parametrize("step", ["next_part", "build", "open", "insert_part", "full", "full root"])
+@pytest.mark.parametrize("step", ["next_segment", "build", "open", "insert_segment", "full", "full root"])
 @pytest.mark.parametrize("verb", ["insert", "upsert"])
 def test_what_fails_leaves_nothing(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, verb: str
@@ -500,11 +500,11 @@ PROGRAM = """
 import os, sys
 import numpy as np
 import velo
-from velo.compaction import segment_maker
+from velo.compaction import segment_builder
 from velo.segments.data import LiveData
 
 path, step = sys.argv[1:]
-build, insert_segment = segment_maker.build_segment, LiveData.insert_segment
+build, insert_segment = segment_builder.build_segment, LiveData.insert_segment
 
 def half(folder, *what, **how):
     if step == "before":
@@ -519,7 +519,7 @@ def late(*what):
 if step == "after":
     LiveData.insert_segment = late
 else:
-    segment_maker.build_segment = half
+    segment_builder.build_segment = half
 with velo.open(path, writable=True, threads=1) as index:
     index._folders[0].live.delta_bytes_max = 0
     index.upsert(np.eye(3), ids=[1, 2, 3], request="killed")

@@ -152,11 +152,11 @@ PROGRAM = """
 import json, os, sys, threading, time
 import numpy as np
 import velo
-from velo.compaction import segment_maker
+from velo.compaction import segment_builder
 
 path, memory, merge_memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rows = np.random.default_rng(4).normal(size=(12_000, 32)).astype(np.float32)
-build, lock, running, seen = segment_maker.build_segment, threading.Lock(), {}, []
+build, lock, running, seen = segment_builder.build_segment, threading.Lock(), {}, []
 merges, beside = threading.Event(), threading.Event()
 
 def rss():
@@ -167,13 +167,13 @@ def watched(folder, *arguments, **how):
     with lock:
         running[folder] = how["build_memory"]
         seen.append(list(running.values()))
-    if how["former"] is not None:
+    if how["warm_start"] is not None:
         merges.set()
     elif merges.is_set():
         beside.set()
     try:
         build(folder, *arguments, **how)
-        if how["former"] is not None:
+        if how["warm_start"] is not None:
             assert beside.wait(60)
     finally:
         with lock:
@@ -196,7 +196,7 @@ with velo.create(path, dim=32, **options) as index:
         for start in range(first, first + 4_000, 500):
             index.insert(rows[start : start + 500])
         index.flush()
-    segment_maker.build_segment = watched
+    segment_builder.build_segment = watched
     index.optimize(wait=False)
     assert merges.wait(60)
     for start in range(8_000, len(rows), 250):
@@ -252,9 +252,9 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
     merges, waits = threading.Event(), threading.Event()
 
     def watched(folder: Path, *arguments: Any, **how: Any) -> None:
-        running.append("delta" if how["former"] is None else "parts")
+        running.append("delta" if how["warm_start"] is None else "parts")
         seen.append(list(running))
-        if how["former"] is not None:
+        if how["warm_start"] is not None:
             merges.set()
             assert waits.wait(60)
         build(folder, *arguments, **how)

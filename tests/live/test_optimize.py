@@ -39,7 +39,7 @@ class Passes:
     def __call__(self, path: Path, vectors: Any, **how: Any) -> None:
         self.rows.append(vectors.shape[0])
         self._builder(path, vectors, **how)
-        if how["former"] is None or vectors.shape[0] < self.least_rows:
+        if how["warm_start"] is None or vectors.shape[0] < self.least_rows:
             return
         self.under_way.set()
         end = time.monotonic() + 60

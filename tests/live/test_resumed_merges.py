@@ -28,10 +28,10 @@ PROGRAM = """
     import functools, os, signal, sys
     import velo
     from velo.building import build, segments
-    from velo.compaction import segment_maker
+    from velo.compaction import segment_builder
 
     path, stage, share = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    segment_maker._RESUMED_ROWS = 1
+    segment_builder._RESUMED_ROWS = 1
     build._POLL_SECONDS = 0.0005
     build.chunk_rows = lambda row_bytes: 250  # many chunks: many places to be killed in
     segments.BuildOptions = functools.partial(segments.BuildOptions, checkpoint_s=0.001)
