@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +23,16 @@ DIM = 16
 ROWS = synthetic_vectors(1_500, DIM, seed=8)
 
 
-def opened(path: Path, beside: Any = None) -> Any:
+#: Of no other test: indexes that are opened with it share workers with each other alone.
+QUEUE_DEPTH = 37
+
+
+def opened(path: Path, beside: Any = None, threads: int = 2) -> Any:
     """A ``velo_index **`` that closes itself."""
     ffi, lib = _native.ffi, _native.lib
     place = ffi.gc(ffi.new("velo_index **"), lib.velo_index_close)
     options = _native.new("velo_open_options")
-    options.threads, options.cache_share = 2, -1
+    options.threads, options.cache_share, options.queue_depth = threads, -1, QUEUE_DEPTH
     if beside is not None:
         options.workers_of = beside[0]
     _native.check(lib.velo_index_open(os.fsencode(path), options, place))
@@ -102,7 +107,7 @@ def test_what_cannot_be_searched_as_one_is_refused(large: Any, folders: dict[str
     assert f"{high + 1} parts" in refusal((large[0], 0), count=high + 1)
     assert "index" in refusal((large[0], 0), (null, 0))
     assert "given before" in refusal((large[0], 0), (large[0], 5))
-    alone = opened(folders["small"])
+    alone = opened(folders["small"], threads=1)
     assert "workers_of" in refusal((large[0], 0), (alone[0], 1_000))
     for other in ("cosine", "narrow"):
         beside = opened(folders[other], large)
@@ -111,31 +116,71 @@ def test_what_cannot_be_searched_as_one_is_refused(large: Any, folders: dict[str
     _native.lib.velo_index_close(alone)
 
 
-def test_workers_stay_for_as_long_as_one_of_their_indexes(folders: dict[str, Path]) -> None:
-    def threads() -> set[str]:
-        found = set()
-        for one in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError):  # it has ended since
-                if not (one / "comm").read_text().startswith("iou-"):  # the kernel's own
-                    found.add(one.name)
-        return found
+def own_threads() -> set[str]:
+    """The threads of this process, without those of the kernel."""
+    found = set()
+    for one in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended since
+            if not (one / "comm").read_text().startswith("iou-"):
+                found.add(one.name)
+    return found
 
-    before = threads()  # of which some may end meanwhile: others' that ran before
+
+def wait_until_ended(before: set[str]) -> None:
+    """Every thread that was not there `before` has ended; the kernel keeps a joined one for a moment."""
+    until = time.monotonic() + 20
+    while own_threads() - before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not own_threads() - before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_workers_end_with_the_last_of_their_indexes(folders: dict[str, Path], named: bool) -> None:
+    before = own_threads()  # some may end meanwhile: others' that ran before
     first = opened(folders["large"])
-    two = threads() - before
+    two = own_threads() - before
     assert len(two) == 2
-    second = opened(folders["small"], first)
-    assert threads() - before == two
+    second = opened(folders["small"], first if named else None)
+    assert own_threads() - before == two
     _native.lib.velo_index_close(first)
     status, near = search((second[0], 7))
     assert status == 0
     assert (near.vertices >= 7).all()
-    third = opened(folders["large"], second)
+    third = opened(folders["large"], second if named else None)
     assert search((second[0], 0), (third[0], 500))[0] == 0
-    assert threads() - before == two
+    assert own_threads() - before == two
     _native.lib.velo_index_close(second)
     _native.lib.velo_index_close(third)
-    until = time.monotonic() + 20  # a joined thread stands there until the kernel has taken it out
-    while threads() - before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not threads() - before
+    wait_until_ended(before)
+
+
+def test_an_index_of_other_options_or_priority_has_its_own_workers(folders: dict[str, Path]) -> None:
+    before = own_threads()
+    places = [opened(folders["large"]), opened(folders["small"], threads=1)]
+    assert len(own_threads() - before) == 3
+
+    def open_at_low_priority() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        places.append(opened(folders["small"]))
+
+    thread = threading.Thread(target=open_at_low_priority)
+    thread.start()
+    thread.join()
+    lowered = [one for one in own_threads() - before if os.getpriority(os.PRIO_PROCESS, int(one)) == 5]
+    assert len(lowered) == 2
+    for place in places:
+        _native.lib.velo_index_close(place)
+    wait_until_ended(before)
+
+
+def test_a_forked_child_has_its_own_workers(large: Any, folders: dict[str, Path]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            forked = search((large[0], 0))[0]
+            own = opened(folders["small"])
+            status, near = search((own[0], 0))
+            os._exit(0 if forked != 0 and status == 0 and (near.vertices[:, 0] >= 0).all() else 2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert search((large[0], 0))[0] == 0

@@ -49,9 +49,6 @@ class Completions:
         self._watched: dict[asyncio.AbstractEventLoop, int] = {}
         self._completions = _native.native().ffi.new("velo_completion[]", _REAPED_AT_ONCE)
         self._count = _native.native().ffi.new("uint32_t *")
-        fd = _native.native().ffi.new("int32_t *")
-        _native.check(_native.native().lib.velo_event_fd(handle, fd))
-        self._fd = int(fd[0])
 
     async def run(self, submit: Callable[[int], int], keep: Any) -> int:
         """Submit and wait.
@@ -150,7 +147,9 @@ class Completions:
         with self._lock:
             for ended in [known for known in self._watched if known.is_closed()]:
                 os.close(self._watched.pop(ended))
-            fd = os.dup(self._fd)
+            event = _native.native().ffi.new("int32_t *")
+            _native.check(_native.native().lib.velo_event_fd(self._handle, event))
+            fd = os.dup(event[0])
             loop.add_reader(fd, self._reap)
             self._watched[loop] = fd
 

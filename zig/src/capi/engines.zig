@@ -1,5 +1,5 @@
-//! Which device an open index reads from, and the engine that is compiled for it. Indexes that are searched together share
-//! one: the last that is closed ends it.
+//! The device that an open index reads from, and the engine that is compiled for it. All indexes of a process that are
+//! opened with the same options share one engine; the last that is closed ends it.
 const std = @import("std");
 const io = @import("io");
 const search = @import("search");
@@ -78,6 +78,12 @@ pub const Running = union(enum) {
         };
     }
 
+    fn has_room_for(self: Running, shared: *const search.Shared) bool {
+        return switch (self) {
+            inline else => |engine| engine.has_room_for(shared),
+        };
+    }
+
     pub fn holds_pages(self: Running) bool {
         return switch (self) {
             inline else => |engine| engine.room.holds_pages,
@@ -109,13 +115,16 @@ pub const Running = union(enum) {
     }
 };
 
-/// The engine, the device it reads from, and how many indexes it searches.
+/// An engine and the number of its indexes.
 pub const Workers = struct {
     engine: Running,
-    device: DeviceInfo,
     threads: u32,
     queries_in_flight: u32,
     users: std.atomic.Value(u32) = .init(1),
+    /// Null: only indexes that name one another share it.
+    key: ?Key = null,
+    /// The next in `registry`.
+    following: ?*Workers = null,
 
     pub fn share(self: *Workers) *Workers {
         _ = self.users.fetchAdd(1, .acq_rel);
@@ -123,53 +132,142 @@ pub const Workers = struct {
     }
 
     pub fn release(self: *Workers) void {
-        if (self.users.fetchSub(1, .acq_rel) > 1) return;
+        if (!registry.remove_user(self)) return;
         switch (self.engine) {
             inline else => |engine| engine.deinit(),
         }
         common.allocator.destroy(self);
     }
 
-    /// The share of one of those that use it.
+    /// The share of each index.
     pub fn memory_bytes(self: *const Workers) u64 {
         return self.engine.memory_bytes() / @max(1, self.users.load(.acquire));
     }
 };
 
-const Start = struct { engine: Running, device: DeviceInfo };
+/// Indexes share an engine where all of this is equal, and its buffers are large enough.
+const Key = struct {
+    kind: io.Kind,
+    threads: u32,
+    queries_in_flight: u32,
+    adaptive: bool,
+    queue_depth: u32,
+    // Threads inherit these from the thread that starts them: an index opened at low priority has an engine of its own.
+    priority: usize,
+    processors: std.os.linux.cpu_set_t,
 
-/// Starts the workers over the best device that may be had, or over the one that was asked for.
-pub fn start(shared: *const search.Shared, asked: common.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!*Workers {
-    const workers = try common.allocator.create(Workers);
-    errdefer common.allocator.destroy(workers);
-    const began = try begin(shared, asked, direct, pages, options);
-    workers.* = .{ .engine = began.engine, .device = began.device, .threads = options.threads, .queries_in_flight = options.queries_in_flight };
-    return workers;
-}
+    fn of(kind: io.Kind, options: *const search.EngineOptions) Key {
+        const linux = std.os.linux;
+        const of_thread = 0; // PRIO_PROCESS; of the calling thread
+        var key: Key = .{
+            .kind = kind,
+            .threads = options.threads,
+            .queries_in_flight = options.queries_in_flight,
+            .adaptive = options.adaptive,
+            .queue_depth = options.queue_depth,
+            .priority = linux.syscall2(.getpriority, of_thread, 0),
+            .processors = @splat(0),
+        };
+        _ = linux.sched_getaffinity(0, @sizeOf(linux.cpu_set_t), &key.processors);
+        return key;
+    }
+};
 
-fn begin(shared: *const search.Shared, asked: common.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!Start {
+/// The shared engines of this process.
+var registry: Registry = .{};
+
+const Registry = struct {
+    /// The process that it is for; negative while that process empties it.
+    process: std.atomic.Value(i32) = .init(0),
+    mutex: std.Thread.Mutex = .{},
+    first: ?*Workers = null,
+
+    /// In a child of fork the parent's engines have no threads, and its mutex may be locked for good.
+    fn lock(self: *Registry) void {
+        const own = common.process();
+        while (true) {
+            const seen = self.process.load(.acquire);
+            if (seen == own) break;
+            if (seen == -own or self.process.cmpxchgWeak(seen, -own, .acq_rel, .monotonic) != null) {
+                std.atomic.spinLoopHint();
+                continue;
+            }
+            self.mutex = .{};
+            self.first = null;
+            self.process.store(own, .release);
+        }
+        self.mutex.lock();
+    }
+
+    fn find(self: *Registry, key: *const Key, shared: *const search.Shared) ?*Workers {
+        var next = self.first;
+        while (next) |workers| : (next = workers.following) {
+            if (std.meta.eql(workers.key.?, key.*) and workers.engine.has_room_for(shared)) return workers.share();
+        }
+        return null;
+    }
+
+    fn add(self: *Registry, workers: *Workers) void {
+        workers.following = self.first;
+        self.first = workers;
+    }
+
+    /// True when that was the last user: nobody finds the workers any more.
+    fn remove_user(self: *Registry, workers: *Workers) bool {
+        if (workers.key == null) return workers.users.fetchSub(1, .acq_rel) == 1;
+        self.lock();
+        defer self.mutex.unlock();
+        if (workers.users.fetchSub(1, .acq_rel) > 1) return false;
+        var place = &self.first;
+        while (place.* != workers) place = &place.*.?.following;
+        place.* = workers.following;
+        return true;
+    }
+};
+
+pub const Found = struct { workers: *Workers, device: DeviceInfo };
+
+/// Workers over the best device that may be had, or over the one that was asked for: those of other indexes, or new ones.
+pub fn find(shared: *const search.Shared, asked: common.Io, direct: bool, pages: io.Pages, options: search.EngineOptions) common.Failure!Found {
     if (build_options.simulated) {
+        // Never shared, so that a seed repeats.
         if (asked == .auto or asked == .simulated)
-            return .{ .engine = .{ .simulated = try init(@import("sim").Device, shared, options) }, .device = simulated(options.queue_depth) };
+            return .{ .workers = start(@import("sim").Device, shared, &options, null) catch |err| return report_engine(err), .device = simulated(options.queue_depth) };
     }
     const wanted = wanted_device(asked) orelse return report(.invalid_argument, .{ .argument = "io" }, "the simulated device is only in libvelo_sim", .{});
     const choice = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, wanted, options.queue_depth);
     if (choice.refused(wanted)) return report(.permission, .{ .argument = "io" }, "{s}", .{choice.reason.slice()});
-    if (choice.kind != .uring) return .{ .engine = .{ .threads = try init(io.Threads, shared, options) }, .device = info_of(&choice) };
-    const engine = search.Engine(io.Uring).init(common.allocator, shared, options) catch |err| {
+    if (choice.kind != .uring) return .{ .workers = join_or_start(io.Threads, shared, &options) catch |err| return report_engine(err), .device = info_of(&choice) };
+    const workers = join_or_start(io.Uring, shared, &options) catch |err| {
         // The probe's small ring was allowed, but not these: locked memory or descriptors ran out.
         if (wanted == .uring or err == error.OutOfMemory) return report_engine(err);
         const second = io.probe.choose(pages.fd, pages.direct, pages.direct_errno, direct, .threads, options.queue_depth);
         var info = info_of(&second);
         common.put_text(&info.reason, "io_uring works, but the system refused rings of the size asked for, so threads with pread are used.");
         common.put_text(&info.advice, "Raise the limit of locked memory (ulimit -l), or ask for fewer threads or a smaller queue_depth.");
-        return .{ .engine = .{ .threads = try init(io.Threads, shared, options) }, .device = info };
+        return .{ .workers = join_or_start(io.Threads, shared, &options) catch |another| return report_engine(another), .device = info };
     };
-    return .{ .engine = .{ .uring = engine }, .device = info_of(&choice) };
+    return .{ .workers = workers, .device = info_of(&choice) };
 }
 
-fn init(comptime Device: type, shared: *const search.Shared, options: search.EngineOptions) error{Reported}!*search.Engine(Device) {
-    return search.Engine(Device).init(common.allocator, shared, options) catch |err| report_engine(err);
+const StartError = io.InitError || error{ OutOfMemory, ThreadFailed };
+
+fn join_or_start(comptime Device: type, shared: *const search.Shared, options: *const search.EngineOptions) StartError!*Workers {
+    const key: Key = .of(Device.kind, options);
+    registry.lock();
+    defer registry.mutex.unlock();
+    if (registry.find(&key, shared)) |workers| return workers;
+    const workers = try start(Device, shared, options, key);
+    registry.add(workers);
+    return workers;
+}
+
+fn start(comptime Device: type, shared: *const search.Shared, options: *const search.EngineOptions, key: ?Key) StartError!*Workers {
+    const workers = try common.allocator.create(Workers);
+    errdefer common.allocator.destroy(workers);
+    const engine = try search.Engine(Device).init(common.allocator, shared, options.*);
+    workers.* = .{ .engine = @unionInit(Running, @tagName(Device.kind), engine), .threads = options.threads, .queries_in_flight = options.queries_in_flight, .key = key };
+    return workers;
 }
 
 fn report_engine(err: anyerror) error{Reported} {

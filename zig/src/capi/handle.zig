@@ -34,17 +34,21 @@ pub const Completed = struct {
     /// Submitted and not reaped.
     newest: ?*Node = null,
     outstanding: u32 = 0,
-    /// Readable while something can be reaped.
-    event_fd: std.posix.fd_t,
-
-    pub fn init() !Completed {
-        const flags = std.os.linux.EFD.CLOEXEC | std.os.linux.EFD.NONBLOCK;
-        return .{ .event_fd = try std.posix.eventfd(0, flags) };
-    }
+    /// Readable while something can be reaped. Made when it is first asked for.
+    event_fd: ?std.posix.fd_t = null,
 
     /// Nodes still inside are leaked on purpose: their owner has stopped asking for them while closing.
     pub fn deinit(self: *Completed) void {
-        std.posix.close(self.event_fd);
+        if (self.event_fd) |fd| std.posix.close(fd);
+    }
+
+    pub fn event(self: *Completed) !std.posix.fd_t {
+        self.mutex.lock();
+        defer self.mutex.unlock();
+        if (self.event_fd) |fd| return fd;
+        const flags = std.os.linux.EFD.CLOEXEC | std.os.linux.EFD.NONBLOCK;
+        self.event_fd = try std.posix.eventfd(@intFromBool(self.first != null), flags);
+        return self.event_fd.?;
     }
 
     /// Before a node's job is submitted. False when too many are outstanding.
@@ -96,7 +100,7 @@ pub const Completed = struct {
         self.first = node;
         // Under the lock, so that the descriptor is not closed between the two.
         const one: u64 = 1;
-        _ = std.posix.write(self.event_fd, std.mem.asBytes(&one)) catch {}; // full means readable, which is all it has to be
+        if (self.event_fd) |fd| _ = std.posix.write(fd, std.mem.asBytes(&one)) catch {}; // full means readable, which is all it has to be
     }
 
     pub fn pop(self: *Completed) ?*Node {
@@ -104,7 +108,7 @@ pub const Completed = struct {
         defer self.mutex.unlock();
         const node = self.first orelse {
             var count: u64 = 0;
-            _ = std.posix.read(self.event_fd, std.mem.asBytes(&count)) catch {}; // nothing to read is nothing to clear
+            if (self.event_fd) |fd| _ = std.posix.read(fd, std.mem.asBytes(&count)) catch {}; // nothing to read is nothing to clear
             return null;
         };
         self.first = node.following;
@@ -121,6 +125,7 @@ pub const Index = struct {
     reader: index.Reader,
     shared: search.Shared,
     workers: *engines.Workers,
+    device: engines.DeviceInfo,
     /// Its segment among those of the workers.
     segment: *search.Segment,
     cache: ?search.Cache,
@@ -227,7 +232,7 @@ export fn velo_index_close(place: ?*?*Index) i32 {
 
 test "tickets are found until they are reaped, and then no more" {
     const testing = std.testing;
-    var completed = try Completed.init();
+    var completed: Completed = .{};
     defer completed.deinit();
     var flags: [5]std.atomic.Value(bool) = @splat(.init(false));
     var nodes: [5]Node = undefined;

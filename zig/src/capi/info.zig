@@ -79,7 +79,7 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
         .memory_pages_bytes = reader.memory_pages_bytes(),
         .memory_workers_bytes = self.workers.memory_bytes() + self.segment.memory_bytes(),
         .memory_budget_bytes = self.memory_budget_bytes,
-        .device = self.workers.device,
+        .device = self.device,
         .uuid = @splat(0),
         .page_links = @intFromBool(m.page_links),
         .page_codes = @intFromBool(m.page_codes),

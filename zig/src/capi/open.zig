@@ -98,10 +98,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
-    self.completed = handle.Completed.init() catch |err| return switch (err) {
-        error.SystemResources => error.OutOfMemory,
-        else => report(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
-    };
+    self.completed = .{};
     errdefer self.completed.deinit();
     self.cache = try search.open_cache(common.allocator, &self.shared, cache_budget);
     errdefer if (self.cache) |*cache| cache.deinit();
@@ -117,6 +114,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     const direct = o.buffered == 0;
     self.files = try .open(path, self.reader.vectors != null, direct);
     errdefer self.files.close();
+    self.reader.close_files(self.files.pages.fd, self.files.vectors);
     self.process = common.process();
     self.calls = .init(0);
     self.closing = .init(false);
@@ -127,29 +125,26 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     if (std.meta.activeTag(self.workers.engine) != .simulated) self.loader.start();
 }
 
-/// Those of another index where they are asked for and have the room that this one needs, else its own.
+/// Those of another index where they are asked for and have the room that this one needs, else those of any index opened alike.
 fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: bool, threads: u32) common.Failure!void {
     if (o.workers_of) |other| {
-        const files = [_]?std.posix.fd_t{ self.files.pages.fd, self.files.vectors };
-        if (other.workers.engine.attach(&self.shared, files)) |segment| {
-            self.segment = segment;
-            self.workers = other.workers.share();
-            return;
-        } else |err| switch (err) {
-            error.OutOfMemory => return error.OutOfMemory,
-            error.TooLarge => return report(.unsupported, .{ .argument = "workers_of" }, "its pages are larger than those that the workers of the other index read", .{}),
-        }
+        self.workers = other.workers.share();
+        self.device = other.device;
+    } else {
+        const found = try engines.find(&self.shared, asked, direct, self.files.pages, .{
+            .threads = threads,
+            .queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight,
+            .adaptive = o.queries_in_flight == 0,
+            .queue_depth = if (o.queue_depth == 0) search.engine.queue_depth_default else o.queue_depth,
+            .simulated_seed = o.simulated_seed,
+            .simulated_faults = o.simulated_faults,
+        });
+        self.workers = found.workers;
+        self.device = found.device;
     }
-    self.workers = try engines.start(&self.shared, asked, direct, self.files.pages, .{
-        .threads = threads,
-        .queries_in_flight = if (o.queries_in_flight == 0) search.engine.queries_in_flight_default else o.queries_in_flight,
-        .adaptive = o.queries_in_flight == 0,
-        .queue_depth = if (o.queue_depth == 0) search.engine.queue_depth_default else o.queue_depth,
-        .file = self.files.pages.fd,
-        .vectors_file = self.files.vectors,
-        .simulated_seed = o.simulated_seed,
-        .simulated_faults = o.simulated_faults,
-    });
     errdefer self.workers.release();
-    self.segment = self.workers.engine.attach(&self.shared, .{ null, null }) catch return error.OutOfMemory;
+    self.segment = self.workers.engine.attach(&self.shared, .{ self.files.pages.fd, self.files.vectors }) catch |err| switch (err) {
+        error.OutOfMemory => return error.OutOfMemory,
+        error.TooLarge => return report(.unsupported, .{ .argument = "workers_of" }, "its pages are larger than those that the workers of the other index read", .{}),
+    };
 }

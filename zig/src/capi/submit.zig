@@ -1,5 +1,6 @@
 //! Searches that nobody waits for: a ticket is submitted, reaped once it has ended, and may be canceled meanwhile.
 const filter_room = @import("filter");
+const index = @import("index");
 const search = @import("search");
 const call = @import("call.zig");
 const common = @import("common.zig");
@@ -141,6 +142,9 @@ export fn velo_event_fd(handle: ?*Index, fd_out: ?*i32) i32 {
     const self = handle orelse return common.null_argument("index");
     const out = fd_out orelse return common.null_argument("fd_out");
     if (self.process != common.process()) return common.forked();
-    out.* = self.completed.event_fd;
+    out.* = self.completed.event() catch |err| return switch (err) {
+        error.SystemResources => common.out_of_memory(),
+        else => common.fail(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
+    };
     return ok;
 }

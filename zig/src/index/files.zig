@@ -140,6 +140,24 @@ pub fn open_error(diagnostic: *Diagnostic, name: []const u8, err: anyerror) Erro
     return diagnostics.file_error(diagnostic, name, "open", err);
 }
 
+/// A file that is open already, opened once more: it is read through the page cache, whether or not the given descriptor
+/// bypasses that. Where the system refuses that (no /proc, fewer rights than before), the given descriptor is used.
+pub const Reopened = struct {
+    file: std.fs.File,
+    is_own: bool,
+
+    pub fn of(fd: std.posix.fd_t) Reopened {
+        var room: [32]u8 = undefined;
+        const path = std.fmt.bufPrint(&room, "/proc/self/fd/{d}", .{fd}) catch unreachable;
+        const file = std.fs.openFileAbsolute(path, .{}) catch return .{ .file = .{ .handle = fd }, .is_own = false };
+        return .{ .file = file, .is_own = true };
+    }
+
+    pub fn close(self: *const Reopened) void {
+        if (self.is_own) self.file.close();
+    }
+};
+
 /// Reads a file whole into `buffer` (exactly its size) and checks its sum.
 pub fn read_checked(
     allocator: std.mem.Allocator,

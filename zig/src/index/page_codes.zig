@@ -52,16 +52,23 @@ pub const PageCodes = struct {
 };
 
 /// Levels of a file, and what each takes in memory.
-const Levels = struct {
+pub const Levels = struct {
     header: Header,
     code_bytes: u64,
 
-    pub fn read(dir: std.fs.Dir, file: layout.manifest.File, page_count: u32, code_bytes: u64, diagnostic: *Diagnostic) Error!Levels {
+    pub fn read(dir: std.fs.Dir, m: *const layout.manifest.Manifest, codes: *const layout.headers.Codes, diagnostic: *Diagnostic) Error!Levels {
+        if (!m.page_codes) {
+            diagnostic.argument = "plan";
+            diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
+            return error.Unsupported;
+        }
+        const file = m.file(files.file_page_codes).?; // `open` has looked
+        const code_bytes = codes.code_bytes();
         const opened = dir.openFile(file.name, .{}) catch |err| return files.open_error(diagnostic, file.name, err);
         defer opened.close();
         var header: Header = undefined;
         const len = opened.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, file.name, "read", err);
-        if (len != @sizeOf(Header) or !header.valid() or header.page_count != page_count) return files.bad_file(diagnostic, file.name);
+        if (len != @sizeOf(Header) or !header.valid() or header.page_count != m.page_count) return files.bad_file(diagnostic, file.name);
         const levels: Levels = .{ .header = header, .code_bytes = code_bytes };
         if (levels.header.level(header.level_count - 1, code_bytes).end != file.bytes) return files.bad_file(diagnostic, file.name);
         return levels;
@@ -126,14 +133,8 @@ pub const Chosen = struct {
     /// Of codes in memory.
     bytes: u64,
 
-    pub fn of(dir: std.fs.Dir, m: *const layout.manifest.Manifest, header: *const layout.headers.Codes, directory_bytes: u64, memory_bytes: u64, wanted: ?u32, diagnostic: *Diagnostic) Error!Chosen {
-        if (!m.page_codes) {
-            diagnostic.argument = "plan";
-            diagnostic.say("this index was built without codes of its pages (page_codes=True)", .{});
-            return error.Unsupported;
-        }
+    pub fn of(levels: *const Levels, m: *const layout.manifest.Manifest, header: *const layout.headers.Codes, directory_bytes: u64, memory_bytes: u64, wanted: ?u32, diagnostic: *Diagnostic) Error!Chosen {
         const file = m.file(files.file_page_codes).?; // `open` has looked
-        const levels: Levels = try .read(dir, file, m.page_count, header.code_bytes(), diagnostic);
         const beside = header.codes_offset() + directory_bytes;
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;
         const number = if (wanted) |count| levels.with_count(count) orelse {
@@ -147,7 +148,7 @@ pub const Chosen = struct {
             diagnostic.say("memory is {d} bytes, but codes of pages and the page directory take {d}", .{ memory_bytes, diagnostic.needed_bytes });
             return error.BudgetTooSmall;
         }
-        return .{ .levels = levels, .file = file, .number = number, .bytes = header.codes_offset() + levels.memory_bytes(number) };
+        return .{ .levels = levels.*, .file = file, .number = number, .bytes = header.codes_offset() + levels.memory_bytes(number) };
     }
 };
 

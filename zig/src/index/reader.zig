@@ -63,6 +63,13 @@ pub const Reader = struct {
     /// In the place of codes and links.
     page_codes: ?page_codes.PageCodes = null,
     vectors: ?Vectors = null,
+    /// Of an open index that searches read through descriptors of their own: then the reader has closed its files.
+    closed: ?struct {
+        pages: std.posix.fd_t,
+        vectors: ?std.posix.fd_t,
+        links_header: layout.headers.Links,
+        levels: ?page_codes.Levels,
+    } = null,
 
     pub fn manifest(self: *const Reader) *const layout.manifest.Manifest {
         return &self.parsed.value;
@@ -142,7 +149,8 @@ pub const Reader = struct {
 
         // ---- codes ----
         const is_of_pages = options.codes and options.page_codes == .always;
-        const level = if (is_of_pages) try page_codes.Chosen.of(dir, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
+        const levels: ?page_codes.Levels = if (is_of_pages) try .read(dir, m, &header, diagnostic) else null;
+        const level = if (levels) |*found| try page_codes.Chosen.of(found, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
         // `open` goes on with codes of pages; those of vectors are not even loaded.
         if (m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
             codes_file.bytes + directory.memory_bytes() > options.memory_bytes) return error.BudgetTooSmall;
@@ -210,17 +218,32 @@ pub const Reader = struct {
         return self;
     }
 
-    pub fn deinit(self: *Reader) void {
-        if (self.vectors) |*vectors| vectors.close();
-        self.free_links();
+    /// Closes the folder and the files in it. The few calls that read pages or vectors use these descriptors of the same
+    /// files, which stay open as long as the reader. Where links.bin or page_codes.bin cannot be read, which those calls
+    /// report, everything stays open.
+    pub fn close_files(self: *Reader, pages: std.posix.fd_t, vectors: ?std.posix.fd_t) void {
+        var unused: Diagnostic = .{};
+        const links_header = self.read_links_header(&unused) catch return;
+        const levels = if (self.manifest().page_codes) self.read_levels(&unused) catch return else null;
+        if (self.vectors) |*own| own.close();
         self.pages_file.close();
+        self.dir.close();
+        self.closed = .{ .pages = pages, .vectors = vectors, .links_header = links_header, .levels = levels };
+    }
+
+    pub fn deinit(self: *Reader) void {
+        if (self.closed == null) {
+            if (self.vectors) |*vectors| vectors.close();
+            self.pages_file.close();
+            self.dir.close();
+        }
+        self.free_links();
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
         self.allocator.free(self.mean);
         if (self.page_codes) |*found| found.deinit();
         self.codes_memory.free();
         self.parsed.deinit();
-        self.dir.close();
     }
 
     fn free_links(self: *Reader) void {
@@ -353,23 +376,31 @@ pub const Reader = struct {
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
         if (memory_bytes > 0 and resident > memory_bytes)
             return self.codes_too_large(memory_bytes, !self.manifest().page_links, diagnostic);
-        const file = self.dir.openFile(files.file_links, .{}) catch |err| return files.open_error(diagnostic, files.file_links, err);
-        defer file.close();
-        var header: layout.headers.Links = undefined;
-        const len = file.readAll(std.mem.asBytes(&header)) catch |err| return diagnostics.file_error(diagnostic, files.file_links, "read", err);
-        if (len != @sizeOf(layout.headers.Links) or header.n != self.header.n or header.links_built != self.manifest().links_built or
-            header.links_built > layout.adjacency.neighbors_max) return files.bad_file(diagnostic, files.file_links);
+        const header = if (self.closed) |*closed| closed.links_header else try self.read_links_header(diagnostic);
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes - resident;
         const choice = lists_in_memory.choose(&header, room) orelse self.ways_within(header.links_built, room);
         if (choice == null and !self.manifest().page_links) return self.links_needed(diagnostic);
         return choice;
     }
 
+    fn read_links_header(self: *const Reader, diagnostic: *Diagnostic) Error!layout.headers.Links {
+        var header: layout.headers.Links = undefined;
+        try read_head(self.dir, files.file_links, std.mem.asBytes(&header), diagnostic);
+        if (header.n != self.header.n or header.links_built != self.manifest().links_built or
+            header.links_built > layout.adjacency.neighbors_max) return files.bad_file(diagnostic, files.file_links);
+        return header;
+    }
+
     /// How many codes of each page a budget would keep in the place of codes and links; null where there are none to keep.
     pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?struct { kept: u32, bytes: u64 } {
         if (!self.manifest().page_codes) return null;
-        const chosen: page_codes.Chosen = try .of(self.dir, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
+        const levels = if (self.closed) |*closed| closed.levels.? else try self.read_levels(diagnostic);
+        const chosen: page_codes.Chosen = try .of(&levels, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
         return .{ .kept = chosen.levels.header.counts[chosen.number], .bytes = chosen.bytes };
+    }
+
+    fn read_levels(self: *const Reader, diagnostic: *Diagnostic) Error!page_codes.Levels {
+        return .read(self.dir, self.manifest(), &self.header, diagnostic);
     }
 
     /// Shared links, where a budget has room for no others.
@@ -452,7 +483,11 @@ pub const Reader = struct {
             return error.Unsupported;
         };
         try self.check_vertices(vertices, diagnostic);
-        try vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
+        const closed = self.closed orelse return vectors.read(self.allocator, self.dtype, vertices, out, diagnostic);
+        const file: files.Reopened = .of(closed.vectors.?);
+        defer file.close();
+        const again: Vectors = .{ .file = file.file, .geometry = vectors.geometry };
+        try again.read(self.allocator, self.dtype, vertices, out, diagnostic);
     }
 
     fn check_vertices(self: *const Reader, vertices: []const u32, diagnostic: *Diagnostic) Error!void {
@@ -542,16 +577,20 @@ fn read_head(dir: std.fs.Dir, name: []const u8, buffer: []u8, diagnostic: *Diagn
 pub const PageWalk = struct {
     allocator: std.mem.Allocator,
     opened: *const Reader,
-    /// As pages of whole codes are read.
-    buffer: []align(64) u8,
+    /// Where the reader has closed its own.
+    reopened: ?files.Reopened,
+    /// Aligned for a file that bypasses the page cache.
+    buffer: []align(base.memory.page_size) u8,
     /// How many pages lie behind.
     count: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, opened: *const Reader) error{OutOfMemory}!PageWalk {
-        return .{ .allocator = allocator, .opened = opened, .buffer = try allocator.alignedAlloc(u8, .@"64", opened.page_geometry().page_size + layout.adjacency.over_read_bytes) };
+        const buffer = try allocator.alignedAlloc(u8, .fromByteUnits(base.memory.page_size), opened.page_geometry().page_size + layout.adjacency.over_read_bytes);
+        return .{ .allocator = allocator, .opened = opened, .reopened = if (opened.closed) |*closed| .of(closed.pages) else null, .buffer = buffer };
     }
 
     pub fn deinit(self: *PageWalk) void {
+        if (self.reopened) |file| file.close();
         self.allocator.free(self.buffer);
     }
 
@@ -562,7 +601,8 @@ pub const PageWalk = struct {
         const number = self.count;
         const geometry = self.opened.page_geometry();
         const page = self.buffer[0..geometry.page_size];
-        const len = self.opened.pages_file.preadAll(page, self.opened.pages_header.offset_of(number)) catch |err| return diagnostics.file_error(diagnostic, files.file_pages, "read", err);
+        const file = if (self.reopened) |reopened| reopened.file else self.opened.pages_file;
+        const len = file.preadAll(page, self.opened.pages_header.offset_of(number)) catch |err| return diagnostics.file_error(diagnostic, files.file_pages, "read", err);
         if (len != page.len) return bad_page(diagnostic, number, "it is cut short");
         const view = layout.page.View.parse(page, geometry, .{
             .page_index = number,

@@ -93,7 +93,8 @@ pub const Vectors = struct {
     pub fn read(self: *const Vectors, allocator: std.mem.Allocator, dtype: space.Dtype, vertices: []const u32, out: []f32, diagnostic: *Diagnostic) Error!void {
         if (vertices.len == 0) return;
         const dim = out.len / vertices.len;
-        const page = try allocator.alloc(u8, self.geometry.page_size);
+        // Aligned for a file that bypasses the page cache.
+        const page = try allocator.alignedAlloc(u8, .fromByteUnits(base.memory.page_size), self.geometry.page_size);
         defer allocator.free(page);
         var at_hand: ?u32 = null;
         for (vertices, 0..) |vertex, i| {

@@ -28,8 +28,8 @@ pub const Kind = enum { uring, threads, simulated };
 pub const Wait = enum { none, one };
 
 pub const Options = struct {
-    /// File 0 of reads. Stays the caller's, and open until `deinit`.
-    file: std.posix.fd_t,
+    /// File 0 of reads without a descriptor. Stays the caller's, and open until `deinit`.
+    file: ?std.posix.fd_t = null,
     /// File 1 of reads, on the same terms.
     second_file: ?std.posix.fd_t = null,
     /// Reads with the system at a time, of all files together.

@@ -50,7 +50,7 @@ pub const Uring = struct {
         assert(options.queue_depth > 0);
         assert(options.queue_depth <= contract.queue_depth_max);
         var ring: ?*Ring = null;
-        const status = velo_uring_open(&ring, options.queue_depth, options.file, options.second_file orelse -1, options.buffers.ptr, options.buffers.len);
+        const status = velo_uring_open(&ring, options.queue_depth, options.file orelse -1, options.second_file orelse -1, options.buffers.ptr, options.buffers.len);
         errno_out.* = -status;
         if (status < 0) return switch (@as(E, @enumFromInt(-status))) {
             // kernel.io_uring_disabled, or a seccomp filter.

@@ -7,7 +7,7 @@
 
 struct velo_uring {
     struct io_uring ring;
-    int fds[2]; /* -1 where there is no second file */
+    int fds[2]; /* -1 without such a file */
     int files_registered;
     const char *buffers;
     size_t buffers_size;
@@ -40,7 +40,7 @@ static const unsigned setup_flags[] = {
 };
 
 /* 0, or a negative errno. Registering the files and the buffers is a wish: without it reads cost a little more. A
- * second_fd of -1 is none. */
+ * descriptor of -1 is no file. */
 int velo_uring_open(struct velo_uring **uring_out, unsigned entries, int fd, int second_fd, void *buffers,
                     size_t buffers_size) {
     struct velo_uring *uring = calloc(1, sizeof *uring);
@@ -60,7 +60,7 @@ int velo_uring_open(struct velo_uring **uring_out, unsigned entries, int fd, int
     uring->enabled = !(flags & IORING_SETUP_R_DISABLED);
     uring->fds[0] = fd;
     uring->fds[1] = second_fd;
-    uring->files_registered = io_uring_register_files(&uring->ring, uring->fds, second_fd < 0 ? 1 : 2) == 0;
+    uring->files_registered = fd >= 0 && io_uring_register_files(&uring->ring, uring->fds, second_fd < 0 ? 1 : 2) == 0;
     if (buffers_size > 0) {
         struct iovec whole = {.iov_base = buffers, .iov_len = buffers_size};
         uring->buffers_registered = io_uring_register_buffers(&uring->ring, &whole, 1) == 0;

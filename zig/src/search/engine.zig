@@ -27,9 +27,8 @@ pub const Options = struct {
     /// B follows from what is measured while running (live_limit).
     adaptive: bool = false,
     queue_depth: u32 = queue_depth_default,
-    /// pages.bin of the first segment, open until `deinit`; the devices know it by number.
-    file: std.posix.fd_t,
-    /// Its vectors.bin, where the index stores them and searches may ask for exact distances.
+    /// pages.bin and vectors.bin of segments that are attached without descriptors; open until `deinit`.
+    file: ?std.posix.fd_t = null,
     vectors_file: ?std.posix.fd_t = null,
     simulated_seed: u64 = 0,
     simulated_faults: u32 = 0,
@@ -105,9 +104,14 @@ pub fn Engine(comptime Device: type) type {
             return self;
         }
 
+        /// Whether the buffers are large enough for another segment.
+        pub fn has_room_for(self: *const Self, shared: *const Shared) bool {
+            return self.room.holds(.of(shared));
+        }
+
         /// An index that these workers search from now on, until it is detached. `files` as in `Segment`.
         pub fn attach(self: *Self, shared: *const Shared, files: [io.file_count]?std.posix.fd_t) error{ OutOfMemory, TooLarge }!*Segment {
-            if (!self.room.holds(.of(shared))) return error.TooLarge;
+            if (!self.has_room_for(shared)) return error.TooLarge;
             const segment = try self.allocator.create(Segment);
             errdefer self.allocator.destroy(segment);
             if (shared.reader.vectors != null) self.reads_vectors.store(true, .monotonic);
@@ -334,7 +338,7 @@ fn Worker(comptime Device: type) type {
 
         /// The leg that a page in this buffer is for.
         fn leg_of(self: *const Self, buffer: u32, number: u32) *SegmentSearch {
-            return &self.sources[buffer].legs[self.first_leg + number];
+            return &self.sources[buffer].searches[self.first_leg + number];
         }
 
         /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
@@ -364,6 +368,7 @@ fn Worker(comptime Device: type) type {
             const job = task.job;
             slot.* = .{ .job = job, .query = task.query, .begin_us = base.nowMicros() };
             const legs = self.legs_of(number);
+            legs.prepare();
             if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
                 slot.outcome = .canceled;
                 for (0..legs.count()) |i| legs.at(i).search.cost = .{};

@@ -44,32 +44,60 @@ pub const Segment = struct {
     files: [io.file_count]?std.posix.fd_t,
     /// Tells its pages from those of other segments of the same workers.
     number: u31,
-    /// Of the first worker's slots, then those of the second, and so on; then of callers that answer their own queries.
-    legs: []SegmentSearch,
-    /// Of the legs: pages of its own, which are nobody's before. Memory that others freed would be in use for good, though most
-    /// legs never touch most of theirs.
-    pages: std.heap.ArenaAllocator,
+    /// One for each slot of the first worker, then of the second, and so on; then for callers that answer their own
+    /// queries. Each is set up by its first query: most indexes of a process are searched by one or two queries at a time.
+    searches: []SegmentSearch,
+    is_set_up: []bool,
+    /// Memory of the searches, as much for each. A mapping of its own: to touch it cannot fail, and no other use of the heap
+    /// keeps it resident.
+    memory: base.AlignedBytes,
+    memory_each: usize,
     /// It is taken away: its queries end.
     closing: std.atomic.Value(bool) = .init(false),
     /// Calls under way.
     users: std.atomic.Value(u32) = .init(0),
 
-    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, leg_count: usize) error{OutOfMemory}!Segment {
-        var pages: std.heap.ArenaAllocator = .init(std.heap.page_allocator);
-        errdefer pages.deinit();
-        const legs = try base.alloc_untouched(pages.allocator(), SegmentSearch, leg_count);
-        for (legs) |*leg| leg.* = .{ .search = try Search.init(pages.allocator(), shared) };
-        return .{ .shared = shared, .files = files, .number = number, .legs = legs, .pages = pages };
+    pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, count: usize) error{OutOfMemory}!Segment {
+        const each = try memory_of_search(shared);
+        var memory: base.AlignedBytes = try .alloc(count * (each + @sizeOf(SegmentSearch) + 1), .{});
+        const searches_at = count * each;
+        const flags_at = searches_at + count * @sizeOf(SegmentSearch);
+        return .{
+            .shared = shared,
+            .files = files,
+            .number = number,
+            .searches = @alignCast(std.mem.bytesAsSlice(SegmentSearch, memory.bytes[searches_at..flags_at])),
+            .is_set_up = @ptrCast(memory.bytes[flags_at..]),
+            .memory = memory,
+            .memory_each = each,
+        };
     }
 
     /// No call is under way.
     pub fn deinit(self: *Segment) void {
         std.debug.assert(self.users.load(.acquire) == 0);
-        self.pages.deinit();
+        self.memory.free();
+    }
+
+    /// Sets up the search at that place, before a query begins in it.
+    pub fn prepare(self: *Segment, place: usize) void {
+        if (!self.is_set_up[place]) {
+            var own: std.heap.FixedBufferAllocator = .init(self.memory.bytes[place * self.memory_each ..][0..self.memory_each]);
+            self.searches[place] = .{ .search = Search.init(own.allocator(), self.shared) catch unreachable };
+            self.is_set_up[place] = true;
+        }
+    }
+
+    fn memory_of_search(shared: *const Shared) error{OutOfMemory}!usize {
+        var arena: std.heap.ArenaAllocator = .init(std.heap.page_allocator);
+        defer arena.deinit();
+        var counter: Counter = .{ .child = arena.allocator() };
+        _ = try Search.init(.{ .ptr = &counter, .vtable = &Counter.vtable }, shared);
+        return std.mem.alignForward(usize, counter.bytes, @alignOf(SegmentSearch));
     }
 
     pub fn memory_bytes(self: *const Segment) u64 {
-        return self.legs.len * @sizeOf(SegmentSearch);
+        return self.searches.len * @sizeOf(SegmentSearch);
     }
 
     /// A call begins, unless the segment is being taken away; `leave` ends it.
@@ -88,6 +116,20 @@ pub const Segment = struct {
     pub fn close(self: *Segment) void {
         self.closing.store(true, .seq_cst);
         while (self.users.load(.seq_cst) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
+    }
+};
+
+/// Counts the bytes that allocations take one behind another.
+const Counter = struct {
+    child: std.mem.Allocator,
+    bytes: usize = 0,
+
+    const vtable: std.mem.Allocator.VTable = .{ .alloc = alloc, .resize = std.mem.Allocator.noResize, .remap = std.mem.Allocator.noRemap, .free = std.mem.Allocator.noFree };
+
+    fn alloc(context: *anyopaque, len: usize, alignment: std.mem.Alignment, address: usize) ?[*]u8 {
+        const self: *Counter = @ptrCast(@alignCast(context));
+        self.bytes = alignment.forward(self.bytes) + len;
+        return self.child.rawAlloc(len, alignment, address);
     }
 };
 

@@ -23,7 +23,12 @@ pub const SegmentSearches = struct {
     place: usize,
 
     pub inline fn at(self: SegmentSearches, number: usize) *SegmentSearch {
-        return &self.segments[number].segment.legs[self.place];
+        return &self.segments[number].segment.searches[self.place];
+    }
+
+    /// Before a query begins in them.
+    pub fn prepare(self: SegmentSearches) void {
+        for (self.segments) |*one| one.segment.prepare(self.place);
     }
 
     pub inline fn count(self: SegmentSearches) usize {

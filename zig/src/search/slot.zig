@@ -194,6 +194,7 @@ pub const Direct = struct {
         defer _ = self.free.fetchOr(@as(Places, 1) << @intCast(place), .release);
         const legs: role.SegmentSearches = .{ .segments = job.segments, .place = self.first_leg + place };
         var slot: Slot = .{ .job = job, .begin_us = base.nowMicros() };
+        legs.prepare();
         slot.start(legs);
         const is_answered = run(&slot, legs);
         if (is_answered) {

@@ -158,8 +158,9 @@ pub const SimulatedDevice = struct {
     injected: [fault_count]u64 = @splat(0),
 
     pub fn init(allocator: std.mem.Allocator, options: io.Options) io.InitError!SimulatedDevice {
+        const first: Source = if (options.file) |file| .{ .file = file } else .none;
         const second: Source = if (options.second_file) |file| .{ .file = file } else .none;
-        return init_source(allocator, options, .{ .{ .file = options.file }, second });
+        return init_source(allocator, options, .{ first, second });
     }
 
     /// Over bytes instead of a file; the files of `options` are not used.
