@@ -219,13 +219,13 @@ typedef struct velo_open_options {
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
     uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
     double cache_share;            /* share of memory_bytes for a cache: of pages, or of records with links on disk; negative = by plan */
-    velo_index *workers_of;        /* search with the workers of this index, whose threads, queues and device are used
-                                    * then, and stay for as long as one of their indexes is open; NULL = workers of its own */
+    velo_index *workers_of;        /* search with the workers of this index, whatever the options say of threads, queues and
+                                    * device; NULL = with those of the indexes that were opened with the same options */
     uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
-/* Searches under way end with VELO_CLOSED; returns when all workers have stopped. `*index` is taken and NULL from then on,
+/* Searches under way end with VELO_CLOSED; workers stop with the last of their indexes. `*index` is taken and NULL from then on,
  * so that to close twice is to close once, whatever interrupted the caller. */
 int32_t velo_index_close(velo_index **index);
 
@@ -368,15 +368,17 @@ typedef struct velo_filter_plan_info {
 int32_t velo_filter_plan(velo_index *index, const velo_filter *filter, const velo_search_options *options,
                          velo_filter_plan_info *plan_out);
 
-/* The asynchronous form: queries are copied, `out` and the filters must stay alive until the ticket is reaped.
+/* The asynchronous form: queries are copied, `out` and the filters must stay alive until the ticket is reaped. The first
+ * index has the ticket.
  * VELO_BUSY when too many tickets wait. velo_event_fd is an eventfd (nonblocking), readable when tickets finished. */
-int32_t velo_submit(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,
-                    const velo_filter *const *filters, uint64_t filter_count,
-                    const velo_search_options *options, velo_search_out *out, uint64_t ticket);
-/* Of several; the first index has the ticket. */
 int32_t velo_submit_segments(const velo_segment *segments, uint32_t segment_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out, uint64_t ticket);
+/* Queries first_query to query_count - 1, each as a search of its own, with tickets first_ticket, first_ticket + 1, …; there
+ * is one filter for all, or none. Ends at the first query that is refused: submitted_out has the number of those before it. */
+int32_t velo_submit_each(const velo_segment *segments, uint32_t segment_count, const velo_delta *delta, const void *queries, int32_t dtype,
+                         uint64_t query_count, uint64_t filter_count,
+                         const velo_search_options *options, velo_search_out *out, uint64_t first_query, uint64_t first_ticket, uint64_t *submitted_out);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
 int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
 /* The ticket's queries end as VELO_CANCELED as soon as a worker looks at them; the ticket is reaped as ever. One that has

@@ -159,15 +159,20 @@ def test_an_index_of_other_options_or_priority_has_its_own_workers(folders: dict
     places = [opened(folders["large"]), opened(folders["small"], threads=1)]
     assert len(own_threads() - before) == 3
 
+    of_others = own_threads()
+    low = os.getpriority(os.PRIO_PROCESS, 0) + 1
+    opener = []
+
     def open_at_low_priority() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
+        opener.append(str(threading.get_native_id()))
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), low)
         places.append(opened(folders["small"]))
 
     thread = threading.Thread(target=open_at_low_priority)
     thread.start()
     thread.join()
-    lowered = [one for one in own_threads() - before if os.getpriority(os.PRIO_PROCESS, int(one)) == 5]
-    assert len(lowered) == 2
+    lowered = own_threads() - of_others - set(opener)
+    assert [os.getpriority(os.PRIO_PROCESS, int(one)) for one in lowered] == [low, low]
     for place in places:
         _native.lib.velo_index_close(place)
     wait_until_ended(before)

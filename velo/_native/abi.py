@@ -51,19 +51,6 @@ class Library(Protocol):
         out: CData,
         /,
     ) -> int: ...
-    def velo_submit(
-        self,
-        index: CData,
-        queries: CData,
-        dtype: int,
-        query_count: int,
-        filters: CData,
-        filter_count: int,
-        options: CData,
-        out: CData,
-        ticket: int,
-        /,
-    ) -> int: ...
     def velo_search_segments(
         self,
         segments: CData,
@@ -89,6 +76,22 @@ class Library(Protocol):
         options: CData,
         out: CData,
         ticket: int,
+        /,
+    ) -> int: ...
+    def velo_submit_each(
+        self,
+        segments: CData,
+        segment_count: int,
+        delta: CData,
+        queries: CData,
+        dtype: int,
+        query_count: int,
+        filter_count: int,
+        options: CData,
+        out: CData,
+        first_query: int,
+        first_ticket: int,
+        submitted_out: CData,
         /,
     ) -> int: ...
     def velo_reap(self, index: CData, completions_out: CData, capacity: int, count_out: CData, /) -> int: ...

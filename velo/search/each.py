@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from velo import _native
 from velo.errors import BusyError, VeloError
@@ -21,11 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Each", "Ended"]
 
-#: Told which rows have ended, and what they found or why they failed.
+#: Called with rows that have ended, and their result or error.
 Ended: TypeAlias = Callable[[Sequence[int], "SearchResult | VeloError"], None]
-
-#: Elements of the arrays that hold k of a row; all others hold one.
-_OF_K: Final = ("vertices", "distances")
 
 
 class Each:
@@ -34,8 +29,8 @@ class Each:
     Parameters
     ----------
     request : Request
-        All of them. Only its arrays are used: each query is submitted as a search of its own, which the
-        library answers into its row of them.
+        All of them. Each query is submitted as a search of its own, which the library answers into its row
+        of the arrays.
     snapshot : Snapshot
         Searched by one native call a query: :attr:`Snapshot.unfiltered` is not None.
     ended : callable
@@ -51,43 +46,44 @@ class Each:
         self._ids = snapshot.ids
         self._completions = snapshot.segments[0].opened.completions
         self._ended = ended
-        self._outs = _outs_of(request)
-        outs = _native.ffi.from_buffer("velo_search_out[]", self._outs)
-        lib, first = _native.lib, _native.pointer("uint8_t", request.queries)
-        step = request.queries.strides[0]
+        lib, queries = _native.lib, _native.pointer("uint8_t", request.queries)
         array, count, delta, filter_count, _ = snapshot.unfiltered
 
-        def submit(row: int, ticket: int) -> int:
-            status: int = lib.velo_submit_segments(
+        def submit(end: int, row: int, ticket: int, submitted: Any) -> int:
+            status: int = lib.velo_submit_each(
                 array,
                 count,
                 delta,
-                first + row * step,
+                queries,
                 request.dtype,
-                1,
+                end,
                 filter_count,
                 request.options,
-                outs + row,
+                request.out,
+                row,
                 ticket,
+                submitted,
             )
             return status
 
         self._submit = submit
         self._late: dict[int, asyncio.Task[None]] = {}
         self._tickets: dict[int, int] = {}
-        self._told = self._completions.submit_each(request.query_count, submit, self)
-        for row, told in enumerate(self._told):
-            if isinstance(told, int):
-                self._tickets[told] = row
-            elif isinstance(told, BusyError):
+        submit_rest = partial(submit, request.query_count)
+        self._submitted = self._completions.submit_each(request.query_count, submit_rest, self)
+        for row, outcome in enumerate(self._submitted):
+            if isinstance(outcome, int):
+                self._tickets[outcome] = row
+            elif isinstance(outcome, BusyError):
                 self._late[row] = loop.create_task(self._wait(row))
             else:
-                loop.call_soon(ended, [row], told)
+                loop.call_soon(ended, [row], outcome)
 
     async def _wait(self, row: int) -> None:
         """The library had no room: wait for it as every search does."""
         try:
-            status = await self._completions.run(lambda ticket: self._submit(row, ticket), self)
+            submit = partial(self._submit, row + 1, row, submitted=_native.ffi.new("uint64_t *"))
+            status = await self._completions.run(submit, self)
         except VeloError as error:
             del self._late[row]
             self._ended([row], error)
@@ -101,7 +97,7 @@ class Each:
         if late is not None:
             late.cancel()
             return
-        ticket = self._told[row]
+        ticket = self._submitted[row]
         if isinstance(ticket, int) and self._tickets.pop(ticket, None) is not None:
             self._completions.cancel(ticket)
 
@@ -143,22 +139,3 @@ class Each:
         ids = self._ids.of(vertices, bool(counts.min() == request.k))
         expected = expectation_of(request.expected, stats)
         self._ended(rows, SearchResult(ids, distances, counts, stats, None, expected))
-
-
-def _outs_of(request: Request) -> Any:
-    """For each query of a request the struct with which it is answered alone: one row of 64-bit words."""
-    words = np.frombuffer(_native.ffi.buffer(request.out), np.uint64)
-    rows = np.arange(request.query_count, dtype=np.uint64)
-    return words + rows[:, None] * _steps(request.k)
-
-
-@lru_cache(maxsize=64)
-def _steps(k: int) -> Any:
-    """The stride between two queries in the array behind each pointer of the struct."""
-    ffi = _native.ffi
-    kind = ffi.typeof("velo_search_out")
-    steps = np.zeros(ffi.sizeof(kind) // 8, np.uint64)
-    for name, field in kind.fields:
-        if field.type.kind == "pointer":
-            steps[field.offset // 8] = ffi.sizeof(field.type.item) * (k if name in _OF_K else 1)
-    return steps

@@ -96,38 +96,51 @@ class Completions:
             await slot
 
     def submit_each(
-        self, count: int, submit: Callable[[int, int], int], several: Several
+        self, count: int, submit: Callable[[int, int, Any], int], several: Several
     ) -> list[int | VeloError]:
-        """Submit and go on; `several` is told in this event loop as they end, and kept alive until then.
+        """Submit queries and go on; `several` hears in this event loop as they end, and lives until then.
 
         Parameters
         ----------
         count : int
         submit : callable
-            Given a number below `count` and a ticket, makes the native call and returns its status.
+            Given a query, a ticket, and a place for a number, submits the queries from that one on, with
+            consecutive tickets; writes the number of those taken and returns the status of the first refusal.
         several : Several
 
         Returns
         -------
         list of int or VeloError
-            Of each its ticket, or why it was not taken.
+            For each its ticket, or the reason for its refusal.
         """
         import asyncio
 
         loop = asyncio.get_running_loop()
-        told: list[int | VeloError] = []
+        outcomes: list[int | VeloError] = []
+        first = 0
+        submitted = _native.native().ffi.new("uint64_t *")
         with self._guard.inside():
             self._watch(loop)
-            for number, ticket in enumerate(itertools.islice(self._tickets, count)):
-                self._waiting[ticket] = loop, None, several
+            while first < count:
+                tickets = list(itertools.islice(self._tickets, count - first))  # consecutive: one call into C
+                for ticket in tickets:
+                    self._waiting[ticket] = loop, None, several
+                refusal = None
                 try:
-                    _native.check(submit(number, ticket))
+                    _native.check(submit(first, tickets[0], submitted))
                 except VeloError as error:
+                    refusal = error
+                taken = int(submitted[0])
+                outcomes += tickets[:taken]
+                for ticket in tickets[taken:]:
                     del self._waiting[ticket]
-                    told.append(error)
-                else:
-                    told.append(ticket)
-        return told
+                first += taken
+                if refusal is not None:
+                    # Later queries find no place, either; any other refusal concerns one query.
+                    refused = count - first if isinstance(refusal, BusyError) else 1
+                    outcomes += [refusal] * refused
+                    first += refused
+        return outcomes
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for this ticket any more: its queries give their places to others."""

@@ -43,7 +43,7 @@ pub const PageCache = struct {
     cache: Cache,
     page_count: u32,
     holds_all: bool,
-    /// How often each page was wanted; empty where all pages have room.
+    /// The number of requests for each page; empty where all pages have room.
     heat: []Atomic(u8),
     /// Pages wanted since the counters were halved.
     uses: Atomic(u64) align(std.atomic.cache_line) = .init(0),

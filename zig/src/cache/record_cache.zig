@@ -75,7 +75,7 @@ comptime {
     assert(slots_max < coming);
 }
 
-/// How many slots a cache with these options has.
+/// The number of slots of a cache with these options.
 pub fn slots_in(options: Options) u32 {
     const stride = std.mem.alignForward(u32, options.slot_bytes, slot_alignment);
     // The records' memory comes in whole pages.

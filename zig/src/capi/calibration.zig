@@ -171,8 +171,8 @@ fn plan_of(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const
         .matches_exact = @intFromBool(one.is_exact()),
         .list_size = parameters.list_size,
         .scan = .of(choice.scan),
-        .gate = .of(choice.gate),
+        .gate = .of(choice.traversal),
         .late = .of(choice.late),
-        .gate_needs_bytes = if (choice.gate.possible) 0 else self.reader.bytes_with_links(),
+        .gate_needs_bytes = if (choice.traversal.possible) 0 else self.reader.bytes_with_links(),
     });
 }

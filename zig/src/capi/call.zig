@@ -1,4 +1,4 @@
-//! One call of velo_search or velo_submit: its arguments, checked and made a job, and its outcome as a status.
+//! One call of velo_search or velo_submit_segments: its arguments, checked and made a job, and its outcome as a status.
 const std = @import("std");
 const base = @import("base");
 const index = @import("index");
@@ -158,6 +158,17 @@ pub const SearchOut = extern struct {
     shared_reads: ?[*]u32 = null,
     error_files: ?[*]i32 = null,
     outside: ?[*]u32 = null,
+
+    /// The struct by which one of several queries is answered alone.
+    pub fn of_query(self: *const SearchOut, query: u64, k: u32) SearchOut {
+        var own = self.*;
+        inline for (std.meta.fields(SearchOut)) |field| {
+            if (@typeInfo(field.type) != .optional) continue;
+            const is_of_k = comptime std.mem.eql(u8, field.name, "vertices") or std.mem.eql(u8, field.name, "distances");
+            if (@field(own, field.name)) |array| @field(own, field.name) = array + query * (if (is_of_k) k else 1);
+        }
+        return own;
+    }
 };
 
 /// Arguments of every function over an index and search options.
@@ -217,8 +228,7 @@ pub const Arguments = struct {
     pub fn job_of(self: *const Arguments, segments: []search.JobSegment, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
         const first = self.segments[0].index.?;
         const o = try common.read(SearchOptions, "options", self.options);
-        const dtype = std.enums.fromInt(index.Dtype, self.dtype) orelse
-            return report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{self.dtype});
+        const dtype = try dtype_of(self.dtype);
         if (o.excluded_vertices != null and (self.filter_count > 0 or segments.len > 1))
             return report(.invalid_argument, .{ .argument = "excluded_vertices" }, "excluded_vertices are for searches of one index without a filter", .{});
         const job: search.Job = .{
@@ -276,6 +286,11 @@ pub const Arguments = struct {
         return @ptrCast(handles);
     }
 };
+
+pub fn dtype_of(code: i32) error{Reported}!index.Dtype {
+    return std.enums.fromInt(index.Dtype, code) orelse
+        report(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{code});
+}
 
 /// Place of the first element that a search cannot stand, counted over all queries.
 fn first_not_finite(dtype: index.Dtype, bytes: []const u8) ?u64 {

@@ -32,7 +32,7 @@ export fn velo_build_mode() [*:0]const u8 {
 
 // ---- sizes of the structs of velo.h ----
 //
-// How every struct of velo.h lies in memory here, as one text: a test compares it with what cffi reads from velo.h, so a
+// The memory layout of every struct of velo.h, as one text: a test compares it with that which cffi reads from velo.h, so a
 // field that is swapped, missing or of another type does not go unnoticed.
 //
 // A line a struct: its name, its size, then `name:offset:size:type` for each field, apart by spaces.

@@ -9,7 +9,7 @@ pub const fail = errors.fail;
 pub const Status = errors.Status;
 pub const ok = @intFromEnum(Status.ok);
 
-/// How a call fails that unwinds by `errdefer`: with a status and a sentence that this thread remembers (errors.zig), or for
+/// The failure of a call that unwinds by `errdefer`: with a status and a sentence that this thread remembers (errors.zig), or for
 /// lack of memory. `status_of_call` makes a status of it.
 pub const Failure = error{ Reported, OutOfMemory };
 

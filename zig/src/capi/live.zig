@@ -11,7 +11,7 @@ const ok = common.ok;
 const Folder = live_room.Live(live_room.FolderStore);
 const Diagnostic = live_room.Diagnostic;
 
-/// How long a write may wait for its sync with `VELO_DURABILITY_INTERVAL`.
+/// The longest time that a write waits for its sync with `VELO_DURABILITY_INTERVAL`.
 const interval_ns = 100 * std.time.ns_per_ms;
 
 pub const LiveOptions = extern struct {

@@ -60,25 +60,6 @@ const Ticket = struct {
     }
 };
 
-export fn velo_submit(
-    handle: ?*Index,
-    queries: ?*const anyopaque,
-    dtype: i32,
-    query_count: u64,
-    filters: ?[*]const ?*filter_room.Filter,
-    filter_count: u64,
-    options: ?*const call.SearchOptions,
-    out: ?*const call.SearchOut,
-    ticket_number: u64,
-) i32 {
-    const one: call.Segment = .{ .index = handle, .filters = filters };
-    return common.status_of_call(submit(
-        &.{ .segments = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
-        out,
-        ticket_number,
-    ));
-}
-
 export fn velo_submit_segments(
     segments: ?[*]const call.Segment,
     segment_count: u32,
@@ -97,6 +78,46 @@ export fn velo_submit_segments(
         out,
         ticket_number,
     ));
+}
+
+/// The queries from `first_query` on, each as a search of its own that is answered into its row of `out`. Their tickets
+/// count up from `first_ticket`. Ends at the first that is refused; `submitted_out` has the number of those before it.
+export fn velo_submit_each(
+    segments: ?[*]const call.Segment,
+    segment_count: u32,
+    delta: ?*const Delta,
+    queries: ?*const anyopaque,
+    dtype: i32,
+    query_count: u64,
+    filter_count: u64,
+    options: ?*const call.SearchOptions,
+    out: ?*const call.SearchOut,
+    first_query: u64,
+    first_ticket: u64,
+    submitted_out: ?*u64,
+) i32 {
+    const all = call.segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
+    const arguments: call.Arguments = .{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options };
+    return common.status_of_call(submit_each(&arguments, out, first_query, first_ticket, submitted_out));
+}
+
+fn submit_each(arguments: *const call.Arguments, out: ?*const call.SearchOut, first_query: u64, first_ticket: u64, submitted_out: ?*u64) common.Failure!void {
+    const submitted = try common.need("submitted_out", submitted_out);
+    submitted.* = 0;
+    const queries: [*]const u8 = @ptrCast(try common.need("queries", arguments.queries));
+    const first = try common.need("index", arguments.segments[0].index);
+    const dtype = try call.dtype_of(arguments.dtype);
+    const options = try common.read(call.SearchOptions, "options", arguments.options);
+    const answers = try common.read(call.SearchOut, "out", out);
+    if (arguments.filter_count > 1) return report(.invalid_argument, .{ .argument = "filters" }, "queries that are submitted each have one filter for all, or none", .{});
+    var query = first_query;
+    while (query < arguments.query_count) : (query += 1) {
+        var own = arguments.*;
+        own.queries = queries + query * first.reader.header.dim_in * dtype.bytes();
+        own.query_count = 1;
+        try submit(&own, &answers.of_query(query, options.k), first_ticket + submitted.*);
+        submitted.* += 1;
+    }
 }
 
 fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {

@@ -1,4 +1,4 @@
-//! How many rows pass a filter, before it is looked at: exactly where postings count them; where conditions meet, by
+//! The number of rows that pass a filter, before it is evaluated: exactly where postings count them; where conditions meet, by
 //! a seeded sample drawn from the postings of the rarest, so that a few rows of a million are estimated as well as
 //! half of them; else by a seeded sample of all rows, within the bounds that counts set.
 const std = @import("std");

@@ -313,7 +313,7 @@ pub const Matches = union(enum) {
     list: struct { rows: []const u32, at: usize = 0 },
     bits: base.BitSet.Iterator,
 
-    /// How many are left.
+    /// The number of rows that are left.
     pub fn count(self: *const Matches) u64 {
         switch (self.*) {
             .list => |list| return list.rows.len - list.at,

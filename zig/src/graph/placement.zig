@@ -176,7 +176,7 @@ fn Filler(comptime Distances: type) type {
         visited: VisitedSet,
         ids: []u32,
         out: []f32,
-        /// How much each vertex of the pool is like the page.
+        /// The likeness of each vertex of the pool to the page.
         scores: []f32,
         /// Unplaced vertices beside earlier pages, latest last; the oldest are forgotten.
         waiting: []u32,

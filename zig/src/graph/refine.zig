@@ -23,7 +23,7 @@ const gain_min = 1e-3;
 /// Copies are infinitely alike; one number for all of them keeps sums finite.
 const alike_max = 64;
 
-/// How much two vertices belong together: (r(a)·r(b) / d(a, b)²)², steeper than what pages are filled by. Queries find
+/// The affinity of two vertices: (r(a)·r(b) / d(a, b)²)², steeper than what pages are filled by. Queries find
 /// two vertices together the more seldom the farther these are apart, and the far ones of a page do not count.
 inline fn alike(radii_product: f32, distance: f32) f32 {
     const square = distance * distance;
@@ -53,7 +53,7 @@ fn Job(comptime Distances: type) type {
         placement: *Placement,
         /// By build id. Atomic because threads look where neighbors are that others exchange.
         page_of: []std.atomic.Value(u32),
-        /// How alike a vertex is to the other members of its page; by build id.
+        /// The likeness of a vertex to the other members of its page; by build id.
         own: []f32,
         /// Bytes that the records of a page take.
         bytes: []u32,
@@ -161,7 +161,7 @@ fn Exchanger(comptime Distances: type) type {
             allocator.free(self.pulls);
         }
 
-        /// How alike `vertex`, which is the origin, is to each of `ids`; 0 to itself.
+        /// The likeness of `vertex`, the origin, to each of `ids`; 0 to itself.
         fn measure(self: *Self, job: *const Job(Distances), vertex: u32, ids: []const u32, out: []f32) []f32 {
             const likeness = out[0..ids.len];
             self.origin.measure(job.distances, ids, likeness);
@@ -219,7 +219,7 @@ fn Exchanger(comptime Distances: type) type {
             return false;
         }
 
-        /// How much each page of this thread's share is pulled toward by the vertex's neighbors.
+        /// The pull of the vertex's neighbors toward each page of this thread's share.
         fn pulls_of(self: *Self, job: *Job(Distances), vertex: u32, home: u32) usize {
             const neighbors = job.graph.list(vertex);
             var count: usize = 0;

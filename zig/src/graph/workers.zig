@@ -5,7 +5,7 @@ const linux = std.os.linux;
 
 pub const threads_max = base.limits.ranges.threads.max;
 
-/// How many threads work, and how they share the processors with others.
+/// The number of working threads, and their way of sharing processors with others.
 pub const Crew = struct {
     threads: u32,
     /// They run while processors have nothing else to do: who has a query waits for none of them. Where nothing is left to
@@ -99,7 +99,7 @@ fn Behind(comptime Context: type, comptime work: fn (Context, u32) void) type {
     };
 }
 
-/// How often the caller looks whether threads behind all others run.
+/// The interval at which the caller looks whether threads of the lowest priority run.
 const look_ns = 100 * std.time.ns_per_ms;
 
 /// The processor time of a thread of this process (the kernel's CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED).

@@ -15,7 +15,7 @@ const adjacency = layout.adjacency;
 const in_memory = @import("lists_in_memory.zig");
 const assert = std.debug.assert;
 
-/// How many vertices share how many links; a list that would grow too long has fewer.
+/// The number of vertices that share links, and of those links; a list that would grow too long has fewer.
 pub const Shape = struct {
     stretch: u32,
     links: u32,

@@ -238,7 +238,7 @@ const Job = struct {
         return parents;
     }
 
-    /// How far a price goes in one turn, as a share of the mean distance to a center.
+    /// The change of a price in one turn, as a share of the mean distance to a center.
     const price_share = 0.1;
 
     /// The two clusters with room that are nearest to a point, their prices included.

@@ -34,7 +34,7 @@ pub const Options = struct {
     memory_bytes: u64 = 0,
     store_vectors: bool = false,
     overwrite: bool = false,
-    /// How near records of one color lie: a percentile of the distances to a cluster's centroid.
+    /// The largest distance between records of one color: a percentile of the distances to a cluster's centroid.
     affinity_percent: u32 = 5,
     /// Begin at the first row whatever a killed build left.
     restart: bool = false,
@@ -92,7 +92,7 @@ pub const Options = struct {
     }
 };
 
-/// How a build fits its memory: in one piece, or in partitions of at most `members_max` rows, guests included.
+/// The division of a build that fits its memory: in one piece, or in partitions of at most `members_max` rows, guests included.
 pub const Plan = struct {
     partitions: u32 = 0,
     members_max: u32 = 0,

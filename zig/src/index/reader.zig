@@ -32,7 +32,7 @@ pub const Options = struct {
     codes: bool = true,
     /// Whether a few codes of each page take the place of codes and links.
     page_codes: enum { never, where_short, always } = .never,
-    /// How many a page; null leaves it to the budget.
+    /// The number of codes of each page; null leaves it to the budget.
     page_codes_kept: ?u32 = null,
     threads: u32 = 1,
 };
@@ -391,7 +391,7 @@ pub const Reader = struct {
         return header;
     }
 
-    /// How many codes of each page a budget would keep in the place of codes and links; null where there are none to keep.
+    /// The number of codes of each page that a budget would keep in the place of codes and links; null where there are none.
     pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?struct { kept: u32, bytes: u64 } {
         if (!self.manifest().page_codes) return null;
         const levels = if (self.closed) |*closed| closed.levels.? else try self.read_levels(diagnostic);
@@ -577,11 +577,11 @@ fn read_head(dir: std.fs.Dir, name: []const u8, buffer: []u8, diagnostic: *Diagn
 pub const PageWalk = struct {
     allocator: std.mem.Allocator,
     opened: *const Reader,
-    /// Where the reader has closed its own.
+    /// Null while the reader has its own open.
     reopened: ?files.Reopened,
     /// Aligned for a file that bypasses the page cache.
     buffer: []align(base.memory.page_size) u8,
-    /// How many pages lie behind.
+    /// The number of pages that came before.
     count: u32 = 0,
 
     pub fn init(allocator: std.mem.Allocator, opened: *const Reader) error{OutOfMemory}!PageWalk {

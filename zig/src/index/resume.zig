@@ -23,7 +23,7 @@ const Trailer = extern struct {
     magic: u64 = sealed_magic,
     /// Of the build: its input, its options, its uuid.
     identity: u64,
-    /// How far the stage had come, and in which form the payload is; their meaning is the stage's own.
+    /// The progress of the stage and the form of the payload; their meaning is the stage's own.
     count: u64,
     form: u64,
     payload_bytes: u64,
@@ -133,7 +133,7 @@ pub const written_name = "written.work";
 /// Raised whenever a build of other code must not go on from these files.
 pub const version: u64 = 3;
 
-/// How far encoding came, and who the build is.
+/// The progress of encoding, and the identity of the build.
 pub const Encoded = extern struct {
     rows: u64,
     uuid: [36]u8,

@@ -92,7 +92,7 @@ pub fn place(metric: Metric, row: []f32) void {
     if (metric == .cosine) normalise(row);
 }
 
-/// How many times what users see is compared.
+/// The compared distance, as a multiple of the reported one.
 pub fn compared_scale(metric: Metric) f32 {
     return if (metric == .l2) 1 else 2;
 }

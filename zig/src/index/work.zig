@@ -81,7 +81,7 @@ pub const GrowingFile = struct {
 
     const buffer_bytes = 1 << 20;
 
-    /// How much a file held, and the checksum of that.
+    /// The size of a file, and its checksum.
     pub const Mark = extern struct { bytes: u64 = 0, checksum: u64 = 0 };
 
     pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!GrowingFile {

@@ -220,7 +220,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
     return starts.toOwnedSlice(allocator);
 }
 
-/// How many records from `first` on would share a page. A group begins a page; the few records that the page before had
+/// The number of records from `first` on that would share a page. A group begins a page; the few records that the page before had
 /// no room for begin it together with the group that follows, so that they do not leave a page of their own nearly empty.
 fn group_from(placement: *const graph.Placement, group: *usize, first: u32) u32 {
     while (placement.page(group.*).to <= first) group.* += 1;
@@ -233,7 +233,7 @@ fn group_from(placement: *const graph.Placement, group: *usize, first: u32) u32 
 /// A page carries over at most one in four of a group's records.
 const carried_share = 4;
 
-/// How many records of a group share a page, and with how many neighbors each. Sizes were guesses until now: a group
+/// The number of records of a group that share a page, and of the neighbors of each. Sizes were guesses until now: a group
 /// that is a little too large gives up its least important edges (the last that pruning took, of the longest lists);
 /// what then does not fit goes on in another page.
 const RecordSet = struct {

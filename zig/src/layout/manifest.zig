@@ -47,7 +47,7 @@ pub const Calibration = struct {
     scan: ?CalibrationPoint = null,
     /// Rows of the index that was measured point by point; 0 where that was before they were kept.
     rows: u64 = 0,
-    /// How often the table was taken over since, from one index to the next.
+    /// The number of times that the table was taken over since, from one index to the next.
     turns: u32 = 0,
     /// The largest recall of codes, if some rows are measured by their codes; 1 if all vectors are known.
     codes: f32 = 1,

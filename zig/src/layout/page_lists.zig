@@ -30,7 +30,7 @@ inline fn after(value: u32) usize {
     return @min(adjacency.class_of(value), contexts_by_gap - 1);
 }
 
-/// How many of ascending `ids` are below `vertex`.
+/// The number of ascending `ids` below `vertex`.
 fn below_of(vertex: u32, ids: []const u32) u32 {
     var below: u32 = 0;
     while (below < ids.len and ids[below] < vertex) below += 1;

@@ -395,7 +395,7 @@ pub fn Live(comptime Store: type) type {
             return null;
         }
 
-        /// Whose id stands at `row`.
+        /// The place of the id of `row`.
         fn id_of(self: *const Self, row: Row) find.Place {
             if (row.segment != delta_room.segment_number) return .{ self.segments.items[row.segment].ids.?, row.vertex };
             const place = self.delta.place_of(row.vertex);
@@ -1575,7 +1575,7 @@ pub fn Live(comptime Store: type) type {
             for (old.items) |name| diagnostics.discard(store, name);
         }
 
-        /// How long the log may grow: as long again as what it carries over, so that this is not written over and over.
+        /// The size to which the log may grow: as long again as what it carries over, so that this is not written over and over.
         fn checkpoint_bytes(self: *Self, segments: []const Segment) u64 {
             var rows: u64 = 0;
             for (segments) |segment| rows += segment.n;

@@ -42,7 +42,7 @@ pub const Links = struct {
     linker: std.Thread.Mutex = .{},
     /// Rows below are linked.
     linked: Atomic = .init(0),
-    /// How many candidates a walk keeps, so that it finds of ten nearest all but one in a hundred (link.zig); a float.
+    /// The number of candidates that a walk keeps, so that it finds of ten nearest all but one in a hundred (link.zig); a float.
     /// It begins above what most data take, since few rows have been measured by then.
     list_size: Atomic = .init(@bitCast(@as(f32, 128))),
     /// Rows that a walk measures for each place of its list; a float.

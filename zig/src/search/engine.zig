@@ -6,7 +6,7 @@ const base = @import("base");
 const builtin = @import("builtin");
 const job_file = @import("job.zig");
 const Shared = @import("shared.zig").Shared;
-const role = @import("segments.zig");
+const segments_file = @import("segments.zig");
 const parameters = @import("parameters.zig");
 const File = @import("shared.zig").File;
 const slot_file = @import("slot.zig");
@@ -173,7 +173,7 @@ const beam_reads_max = base.limits.ranges.beam_width.max;
 const slots_ahead = 32;
 /// Calls whose end a worker keeps to itself at most, while other queries wait for it.
 const ended_max = 4;
-/// How long a worker with one query looks for its reads before it sleeps.
+/// The time that a worker with one query looks for its reads before it sleeps.
 const awake_us = 300;
 
 fn Worker(comptime Device: type) type {
@@ -193,8 +193,8 @@ fn Worker(comptime Device: type) type {
         slots: []Slot,
         /// Room for what a delta finds.
         hits: []job_file.Delta.Hit,
-        /// Of a segment's legs the one of the first slot.
-        first_leg: usize,
+        /// Of a segment's subsearches the one of the first slot.
+        first_place: usize,
         /// The slot that asked for pages last.
         asked_last: u32 = 0,
         /// Slots without a query; slots whose query can go on.
@@ -207,7 +207,7 @@ fn Worker(comptime Device: type) type {
         /// Moving means: from asking for pages to the first of them, and of the work between two rounds.
         wait_us: f32 = 0,
         work_us: f32 = 0,
-        /// Jobs whose last query has ended here, not told yet.
+        /// Jobs whose last query has ended here, not reported yet.
         ended: ?*Job = null,
         ended_count: u32 = 0,
         thread: std.Thread = undefined,
@@ -268,7 +268,7 @@ fn Worker(comptime Device: type) type {
                 .in_flight = in_flight,
                 .slots = slots,
                 .hits = hits,
-                .first_leg = number * slot_count,
+                .first_place = number * slot_count,
                 .idle = idle,
                 .ready = ready,
                 .done = done,
@@ -303,7 +303,7 @@ fn Worker(comptime Device: type) type {
                 // One query at a time enters between two turns, so that workers share what waits evenly.
                 if (self.has_room()) {
                     const nothing_live = self.idle.len == self.slots.len;
-                    if (nothing_live) self.tell(); // before a wait for what those who are told may ask next
+                    if (nothing_live) self.report_ended(); // before a wait: their callers may ask again
                     if (self.queue.take(nothing_live)) |task| {
                         self.begin(task);
                     } else if (nothing_live) return; // closed and empty
@@ -317,7 +317,7 @@ fn Worker(comptime Device: type) type {
                 // While reads are on their way the cache's clock runs ahead of what they will bring.
                 if (nothing_to_do) self.sweep();
                 // To wake a caller costs both processors: where queries wait anyway, several are woken one after the other.
-                if (nothing_to_do or self.ended_count >= ended_max or !self.queue.waiting.load(.acquire)) self.tell();
+                if (nothing_to_do or self.ended_count >= ended_max or !self.queue.waiting.load(.acquire)) self.report_ended();
                 const done_count = if (nothing_to_do) self.wait() else self.device.poll(self.done, .none);
                 for (self.done[0..done_count]) |read| self.arrive(read);
                 self.feed_starved();
@@ -332,13 +332,13 @@ fn Worker(comptime Device: type) type {
             };
         }
 
-        fn legs_of(self: *const Self, number: u32) role.SegmentSearches {
-            return .{ .segments = self.slots[number].job.segments, .place = self.first_leg + number };
+        fn subsearches_of(self: *const Self, number: u32) segments_file.SegmentSearches {
+            return .{ .segments = self.slots[number].job.segments, .place = self.first_place + number };
         }
 
-        /// The leg that a page in this buffer is for.
-        fn leg_of(self: *const Self, buffer: u32, number: u32) *SegmentSearch {
-            return &self.sources[buffer].searches[self.first_leg + number];
+        /// The subsearch that a page in this buffer is for.
+        fn subsearch_of(self: *const Self, buffer: u32, number: u32) *SegmentSearch {
+            return &self.sources[buffer].searches[self.first_place + number];
         }
 
         /// Until a read is done, or there is something else to do. A query that is alone is waited for awake at first,
@@ -367,14 +367,14 @@ fn Worker(comptime Device: type) type {
             const slot = &self.slots[number];
             const job = task.job;
             slot.* = .{ .job = job, .query = task.query, .begin_us = base.nowMicros() };
-            const legs = self.legs_of(number);
-            legs.prepare();
+            const subsearches = self.subsearches_of(number);
+            subsearches.prepare();
             if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
                 slot.outcome = .canceled;
-                for (0..legs.count()) |i| legs.at(i).search.cost = .{};
+                for (0..subsearches.count()) |i| subsearches.at(i).search.cost = .{};
                 return self.make_ready(number);
             }
-            slot.start(legs);
+            slot.start(subsearches);
             self.make_ready(number);
         }
 
@@ -392,7 +392,7 @@ fn Worker(comptime Device: type) type {
                 const begin_us = base.nowMicros();
                 slot.check_time(begin_us);
                 if (slot.outcome == .ok) {
-                    const step = role.step(self.legs_of(number), slot.job.k());
+                    const step = segments_file.step(self.subsearches_of(number), slot.job.k());
                     self.take_released(number);
                     if (step) |want| {
                         slot.ended = want == .done;
@@ -419,41 +419,41 @@ fn Worker(comptime Device: type) type {
         }
 
         fn take_released(self: *Self, number: u32) void {
-            const legs = self.legs_of(number);
-            for (0..legs.count()) |i| {
-                for (legs.at(i).search.released.take()) |buffer| self.put_back(buffer);
+            const subsearches = self.subsearches_of(number);
+            for (0..subsearches.count()) |i| {
+                for (subsearches.at(i).search.released.take()) |buffer| self.put_back(buffer);
             }
         }
 
         fn wants_pages(self: *const Self, number: u32) bool {
-            const legs = self.legs_of(number);
-            for (0..legs.count()) |i| if (!legs.at(i).search.round.is_asked()) return true;
+            const subsearches = self.subsearches_of(number);
+            for (0..subsearches.count()) |i| if (!subsearches.at(i).search.round.is_asked()) return true;
             return false;
         }
 
         /// Pages that are on their way for another query are waited for, the others are read.
         fn ask(self: *Self, number: u32) void {
-            const legs = self.legs_of(number);
-            for (legs.segments, 0..) |*one, i| {
-                if (!self.ask_of(number, one.segment, legs.at(i))) return;
+            const subsearches = self.subsearches_of(number);
+            for (subsearches.segments, 0..) |*one, i| {
+                if (!self.ask_of(number, one.segment, subsearches.at(i))) return;
             }
         }
 
         /// The page cache had all that was wanted: that was no round of reads.
         fn go_on_without_reads(self: *Self, number: u32) void {
-            const legs = self.legs_of(number);
-            if (legs.count() == 1) legs.at(0).search.cost.rounds -|= 1;
+            const subsearches = self.subsearches_of(number);
+            if (subsearches.count() == 1) subsearches.at(0).search.cost.rounds -|= 1;
             self.slots[number].asked_us = 0;
             self.ready_if_complete(number);
         }
 
         /// False when no buffer was free.
-        fn ask_of(self: *Self, number: u32, segment: *Segment, leg: *SegmentSearch) bool {
+        fn ask_of(self: *Self, number: u32, segment: *Segment, subsearch: *SegmentSearch) bool {
             const slot = &self.slots[number];
-            const round = &leg.search.round;
-            const file = leg.search.file();
+            const round = &subsearch.search.round;
+            const file = subsearch.search.file();
             while (round.upcoming()) |page| {
-                if (slot.use_cached(leg, file, page)) continue;
+                if (slot.use_cached(subsearch, file, page)) continue;
                 const name = InFlight.name_of(segment.number, @intFromEnum(file), page);
                 const buffer = self.in_flight.find(name) orelse blk: {
                     const own = self.begin_read(number, segment, file, page) orelse {
@@ -466,7 +466,7 @@ fn Worker(comptime Device: type) type {
                 };
                 round.advance();
                 slot.in_flight += 1;
-                leg.in_flight += 1;
+                subsearch.in_flight += 1;
                 self.in_flight.wait(buffer, number);
             }
             return true;
@@ -521,13 +521,13 @@ fn Worker(comptime Device: type) type {
         }
 
         fn goes_on(self: *const Self, number: u32) bool {
-            const legs = self.legs_of(number);
+            const subsearches = self.subsearches_of(number);
             var goes = true;
-            for (0..legs.count()) |i| {
-                const leg = legs.at(i);
-                if (!leg.search.round.is_asked()) return false;
-                if (leg.due and !leg.ended and !leg.waits_for_all()) return true;
-                if (leg.waits_for_all() and leg.in_flight > 0) goes = false;
+            for (0..subsearches.count()) |i| {
+                const subsearch = subsearches.at(i);
+                if (!subsearch.search.round.is_asked()) return false;
+                if (subsearch.due and !subsearch.ended and !subsearch.waits_for_all()) return true;
+                if (subsearch.waits_for_all() and subsearch.in_flight > 0) goes = false;
             }
             return goes;
         }
@@ -545,24 +545,24 @@ fn Worker(comptime Device: type) type {
             var from: u32 = 0;
             while (self.in_flight.next_waiting(buffer, from)) |number| : (from = number + 1) {
                 const slot = &self.slots[number];
-                const leg = self.leg_of(buffer, number);
+                const subsearch = self.subsearch_of(buffer, number);
                 if (slot.asked_us > 0) {
                     // The rest of another query's read says nothing of the device.
                     if (number == asker) self.measure(&self.wait_us, base.nowMicros() -| slot.asked_us);
                     slot.asked_us = 0;
                 }
                 if (slot.outcome == .ok and read.status == .ok) {
-                    const cost = &leg.search.cost;
+                    const cost = &subsearch.search.cost;
                     if (number == asker) {
                         cost.reads += 1;
                         cost.bytes_read += read.bytes;
                     } else if (arrived == .view or arrived == .vectors) cost.shared_reads += 1;
                 }
-                const fate = slot.use(leg, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
+                const fate = slot.use(subsearch, @enumFromInt(read.file), page, arrived, buffer) orelse continue;
                 self.in_flight.leave(buffer, number);
                 slot.in_flight -= 1;
-                leg.in_flight -= 1;
-                leg.due = true;
+                subsearch.in_flight -= 1;
+                subsearch.due = true;
                 switch (fate) {
                     .free => {},
                     .hold => self.users[buffer] += 1,
@@ -611,9 +611,9 @@ fn Worker(comptime Device: type) type {
         fn finish(self: *Self, number: u32) void {
             const slot = &self.slots[number];
             const job = slot.job;
-            const legs = self.legs_of(number);
-            slot.write_answer(legs, self.hits);
-            for (0..legs.count()) |i| legs.at(i).search.end();
+            const subsearches = self.subsearches_of(number);
+            slot.write_answer(subsearches, self.hits);
+            for (0..subsearches.count()) |i| subsearches.at(i).search.end();
             self.take_released(number);
             self.idle.push(number);
             if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
@@ -623,9 +623,9 @@ fn Worker(comptime Device: type) type {
         }
 
         /// Wakes those whose calls have ended. Called before every wait, and at least every few calls.
-        fn tell(self: *Self) void {
+        fn report_ended(self: *Self) void {
             while (self.ended) |job| {
-                self.ended = job.following; // the job may be gone once it was told, its segments not yet
+                self.ended = job.following; // the job may be gone after its callback, its segments not yet
                 var segments: [job_file.segments_max]*Segment = undefined;
                 const count = job.segments.len;
                 for (job.segments, segments[0..count]) |one, *segment| segment.* = one.segment;
@@ -637,7 +637,7 @@ fn Worker(comptime Device: type) type {
     };
 }
 
-/// How many queries keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,
+/// Queries that keep a processor busy (VeloANN, §3.1, B = ⌈α·I/T⌉): while one waits for its pages the others work,
 /// α = 2 because pages of several queries come at once and leave as many to be computed. More would only wait longer.
 fn live_limit(wait_us: f32, work_us: f32, slot_count: u32) u32 {
     const wanted = @ceil(2 * wait_us / @max(work_us, 1));

@@ -1,8 +1,8 @@
-//! How a search with a filter goes about it, chosen before its first step by what each plan is expected to cost.
+//! The plan of a search with a filter, chosen before its first step by the expected cost of each.
 //!
 //!   scan          the codes of all that pass are looked at, without the graph: what takes time is the matches
-//!   gate          best first through everything, but only what passes is a candidate, and only candidates are read:
-//!                 what takes time is the vertices that lie between
+//!   gate          filtered traversal: best first through everything, but only what passes is a candidate, and only
+//!                 candidates are read: what takes time is the vertices that lie between
 //!   late          what a search without a filter would read, with a list long enough to hold k that pass. Chosen only
 //!                 where links are on disk, since there a vertex must be read before it can be followed
 //!
@@ -35,12 +35,12 @@ pub const looked_lists = 8;
 
 /// Candidates beyond k that always count.
 pub const spare = 6;
-/// By how much longer the list of a gated search is than one without a filter: what lies between the answers hides
+/// By how much longer the list of filtered traversal is than one without a filter: what lies between the answers hides
 /// some of the ways to them.
-pub const gate_margin = 1.15;
+pub const traversal_margin = 1.15;
 
-/// How many standard deviations the bound of a search that reads only what passes is at least, where hardly anything
-/// does. Without a filter some answers come with pages that were read for others; the fewer pass, the fewer do.
+/// The least bound, in standard deviations, of a search that reads only what passes, where hardly anything does.
+/// Without a filter some answers come with pages that were read for others; the fewer pass, the fewer do.
 pub const sigma_least = 0.8;
 
 /// The same as a part of a scan's bound for the recall that was asked for: navigation knows more of the neighborhood.
@@ -73,7 +73,7 @@ pub fn scans_within_reads(shared: *const Shared, reads: u32) bool {
 pub const Choice = struct {
     plan: FilterPlan,
     scan: Cost,
-    gate: Cost,
+    traversal: Cost,
     late: Cost,
 };
 
@@ -124,25 +124,25 @@ pub const Case = struct {
         };
     }
 
-    /// Distances that a vertex followed by the gate leads to.
-    fn met_by_gate(self: *const Case) f64 {
+    /// Distances that a vertex that filtered traversal follows leads to.
+    fn met_by_traversal(self: *const Case) f64 {
         return if (self.share >= dense_share) 0.53 * self.links else 0.53 * self.links + 51 * self.share;
     }
 
-    /// A vertex followed by the gate, with all it leads to.
-    pub fn gate_step_ns(self: *const Case) f64 {
-        return self.follow_cost_ns() + self.met_by_gate() * self.estimate_ns();
+    /// A vertex that filtered traversal follows, with all it leads to.
+    pub fn traversal_step_ns(self: *const Case) f64 {
+        return self.follow_cost_ns() + self.met_by_traversal() * self.estimate_ns();
     }
 
-    pub fn gate(self: *const Case) Cost {
+    pub fn traversal(self: *const Case) Cost {
         if (self.links == 0) return .{ .possible = false };
         const share = @max(self.share, 1 / self.n);
         const root = @sqrt(share);
         // The list spans list_size·√s passing vertices, but not fewer than k and some, so list_size/√s of all; of those
         // that fail one in three stands for its neighborhood.
-        const list_size = @max(gate_margin * self.list_size, @min(self.list_size, self.k + spare) / root);
+        const list_size = @max(traversal_margin * self.list_size, @min(self.list_size, self.k + spare) / root);
         const followed = @min(self.n, if (share >= dense_share) list_size / root else list_size * (1.3 * root + 0.32 / root));
-        const estimates = @min(self.n, followed * self.met_by_gate()) + self.entries;
+        const estimates = @min(self.n, followed * self.met_by_traversal()) + self.entries;
         return .{
             .reads = self.reads(),
             .estimates = estimates,
@@ -173,16 +173,16 @@ pub const Case = struct {
     }
 
     pub fn choose(self: *const Case) Choice {
-        var choice: Choice = .{ .plan = .scan, .scan = self.scan(), .gate = self.gate(), .late = self.late() };
-        // With links in memory the gate reads less than a late check and follows no more.
-        const graph: FilterPlan = if (choice.gate.possible) .gate else .late;
-        const cost = if (choice.gate.possible) choice.gate else choice.late;
+        var choice: Choice = .{ .plan = .scan, .scan = self.scan(), .traversal = self.traversal(), .late = self.late() };
+        // With links in memory filtered traversal reads less than a late check and follows no more.
+        const graph: FilterPlan = if (choice.traversal.possible) .gate else .late;
+        const cost = if (choice.traversal.possible) choice.traversal else choice.late;
         if (cost.ns < choice.scan.ns) choice.plan = graph;
         return choice;
     }
 };
 
-/// The plan that a search takes. Where links are on disk a gated search cannot be had: it is the late check.
+/// The plan that a search takes. With links on disk filtered traversal is not possible: the filter is applied late.
 pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) FilterPlan {
     if (shared.plan == .pages) return .gate; // only pages with something that passes are read (query.zig)
     return switch (parameters.filter_plan) {
@@ -196,10 +196,10 @@ pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, paramet
 pub fn choice_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Choice {
     if (shared.plan != .pages) return Case.of(shared, filter, parameters).choose();
     const none: Cost = .{ .possible = false };
-    return .{ .plan = .gate, .scan = none, .gate = expected_of_pages(shared, filter, parameters), .late = none };
+    return .{ .plan = .gate, .scan = none, .traversal = expected_of_pages(shared, filter, parameters), .late = none };
 }
 
-/// How many pages a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
+/// Pages that a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
 /// without a filter would have to hold, less those on which nothing passes; and more where few pass, for then hardly two of the
 /// answers share a page.
 pub fn pages_filtered(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
@@ -235,8 +235,8 @@ test "few matches are scanned, many are found through the graph, and there is on
         const choice = test_case(share).choose();
         if (choice.plan != last) changes += 1;
         last = choice.plan;
-        const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
-        try std.testing.expect(chosen.ns <= choice.scan.ns and chosen.ns <= choice.gate.ns);
+        const chosen = if (choice.plan == .scan) choice.scan else choice.traversal;
+        try std.testing.expect(chosen.ns <= choice.scan.ns and chosen.ns <= choice.traversal.ns);
     }
     try std.testing.expectEqual(.gate, last);
     try std.testing.expectEqual(1, changes);
@@ -245,18 +245,18 @@ test "few matches are scanned, many are found through the graph, and there is on
 test "a filter never makes more expensive than the late check" {
     for ([_]f64{ 1e-6, 1e-4, 0.01, 0.1, 0.5, 1 }) |share| {
         const choice = test_case(share).choose();
-        const chosen = if (choice.plan == .scan) choice.scan else choice.gate;
+        const chosen = if (choice.plan == .scan) choice.scan else choice.traversal;
         try std.testing.expect(chosen.reads <= choice.late.reads);
-        // If all rows pass, the longer list of the gate buys nothing; only then may it cost as much more as it is longer.
-        try std.testing.expect(chosen.ns <= choice.late.ns * @as(f64, if (share == 1) gate_margin else 1.001));
+        // If all rows pass, the longer list of filtered traversal gains nothing; only then may it cost more, by its length.
+        try std.testing.expect(chosen.ns <= choice.late.ns * @as(f64, if (share == 1) traversal_margin else 1.001));
     }
 }
 
-test "links on disk: the gate cannot be had, and reading is dearer than looking at codes" {
+test "links on disk: filtered traversal is not possible, and reading is dearer than looking at codes" {
     var case = test_case(0.1);
     case.links = 0;
     const choice = case.choose();
-    try std.testing.expect(!choice.gate.possible);
+    try std.testing.expect(!choice.traversal.possible);
     try std.testing.expectEqual(.scan, choice.plan);
     try std.testing.expect(case.late_list_size() > case.list_size);
     case.share = 0.9;

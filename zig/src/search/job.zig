@@ -16,8 +16,8 @@ const Request = query_file.Request;
 
 // ---- segments ----
 //
-// A segment is an open index as workers see it: data that its queries share, its files, and a leg for every slot of every
-// worker. A query over several segments has a leg in each of them.
+// A segment is an open index as workers see it: data that its queries share, its files, and a subsearch for every slot of every
+// worker. A query over several segments has a subsearch in each of them.
 
 /// The search of one segment by one query.
 pub const SegmentSearch = struct {
@@ -93,7 +93,8 @@ pub const Segment = struct {
         defer arena.deinit();
         var counter: Counter = .{ .child = arena.allocator() };
         _ = try Search.init(.{ .ptr = &counter, .vtable = &Counter.vtable }, shared);
-        return std.mem.alignForward(usize, counter.bytes, @alignOf(SegmentSearch));
+        // Each begins on a page, so that alignment takes as much of every one.
+        return std.mem.alignForward(usize, counter.bytes, base.memory.page_size);
     }
 
     pub fn memory_bytes(self: *const Segment) u64 {
@@ -135,11 +136,11 @@ const Counter = struct {
 
 // ---- jobs ----
 
-/// How long a worker that has run out of queries looks for another before it sleeps: a caller that is alone comes back
-/// sooner than a sleeper wakes up.
+/// The time that a worker without queries looks for another before it sleeps: a caller that is alone comes back sooner than
+/// a sleeper wakes up.
 const look_us = 50;
 
-/// How a query ended; capi has a status for each.
+/// The end of a query; capi has a status for each.
 pub const Outcome = enum(i32) { ok, corrupt, io, timeout, closed, canceled };
 
 /// The output of a job: arrays of the caller's with an entry a query, those of neighbors with k. What is null is
@@ -148,7 +149,7 @@ pub const Answers = struct {
     /// Nearest first, padded with -1 and infinity.
     vertices: ?[*]i64 = null,
     distances: ?[*]f32 = null,
-    /// How many of them are real.
+    /// The number of neighbors found.
     counts: ?[*]u32 = null,
     outcomes: ?[*]Outcome = null,
     /// The page at fault, or -1, and its file.
@@ -276,7 +277,7 @@ pub const Job = struct {
         return self.failure.load(.acquire);
     }
 
-    /// True when it was the last: the job is to be told then.
+    /// True for the last query of the job, which is to be reported then.
     pub fn finish_query(self: *Job, query_outcome: Outcome, page: i64, file: File) bool {
         if (query_outcome != .ok and self.failure.cmpxchgStrong(.ok, query_outcome, .acq_rel, .acquire) == null) {
             self.failure_page.store(page, .release);

@@ -272,7 +272,7 @@ pub const Visited = struct {
 pub const Results = struct {
     items: []Found,
     k: u32 = 0,
-    /// How many are held.
+    /// The number of candidates that are kept.
     limit: u32 = 0,
     len: u32 = 0,
 

@@ -115,7 +115,7 @@ pub const PageLoader = struct {
         }
     }
 
-    /// How many of the pages came whole.
+    /// Returns the number of pages that came whole.
     fn read_pages(self: *const PageLoader, file: File, page_size: usize, begin: usize, end: usize, buffer: []align(base.memory.page_size) u8) usize {
         const offset = switch (file) {
             .pages => self.reader.pages_header.offset_of(@intCast(begin)),

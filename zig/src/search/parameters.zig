@@ -9,8 +9,7 @@ pub const k_max = ranges.k.max;
 pub const list_size_max = ranges.list_size.max;
 pub const burst_max = ranges.burst_max.max;
 
-/// How a search with a filter goes about it: `auto` leaves it to the planner (filter_plan.zig), the others are for
-/// comparison and for those who know better.
+/// The plan of a search with a filter: `auto` leaves it to the planner (filter_plan.zig), the others are for comparison.
 pub const FilterPlan = enum {
     auto,
     /// Every candidate is read and scored, then the filter is asked for results.
@@ -107,7 +106,7 @@ pub fn followed_least(list_size: u32) u32 {
     return list_size / 4;
 }
 
-/// How wide the bound has to be so that reading does not cut what the list has found: wider lists are asked for by
+/// The bound with which reading does not cut what the list has found: wider lists are asked for by
 /// those who want more of the answers, so both grow together. Measured on sift1m (docs/results).
 pub fn sigma_of(list_size: u32) f32 {
     const size: f32 = @floatFromInt(list_size);
@@ -122,7 +121,7 @@ pub fn sigma_on_disk_of(list_size: u32) f32 {
     return @max(size / 100, 0.15);
 }
 
-/// How wide the bound of a scan is: an answer is missed where its estimate errs by more, so the recall of answers that lie
+/// The bound of a scan: an answer is missed where its estimate errs by more, so the recall of answers that lie
 /// at the bound itself is the normal distribution's; the others do better.
 pub fn sigma_of_scan(parameters: *const Parameters) f32 {
     const steps = [_][2]f32{ .{ 0.5, 0 }, .{ 0.8, 0.85 }, .{ 0.9, 1.29 }, .{ 0.95, 1.65 }, .{ 0.98, 2.06 }, .{ 0.99, 2.33 }, .{ 0.995, 2.58 }, .{ 0.999, 3.1 }, .{ 1, sigma_widest } };

@@ -2,7 +2,7 @@
 //! handed to it as it arrives.
 //!
 //!   idle ──▶ graph ──────────┐
-//!     ├────▶ gated ──▶ scan ─┤
+//!     ├────▶ filtered ▶ scan ┤
 //!     ├────▶ scan ───────────┼──▶ rescore ──┐
 //!     ├────▶ ranked ─────────┤              │
 //!     ├────▶ disk ───────────┼──▶ drain ────┤
@@ -15,7 +15,7 @@
 //! by the same bound.
 //!
 //!   graph    Follows links in memory, best first, with codes in memory, until every candidate was expanded that is near enough.
-//!   gated    The same with a filter in front of the list. Where that turns out dearer it becomes a scan.
+//!   filtered The same with a filter in front of the list. Where that turns out dearer it becomes a scan.
 //!   scan     The codes of all that may be answers were looked at: there is nothing to navigate to.
 //!   ranked   Codes of pages have said which to read.
 //!   disk     Follows links on disk, and goes on with whatever pages are there.
@@ -96,7 +96,7 @@ pub const Distances = enum { estimated, exact };
 pub const State = union(enum) {
     idle,
     graph: Graph,
-    gated: Gate,
+    filtered: FilteredTraversal,
     scan,
     ranked: Ranked,
     disk: Walk,
@@ -113,11 +113,11 @@ pub const State = union(enum) {
     fn leads_to(from: Tag, to: Tag) bool {
         return to == .idle or switch (from) {
             .idle => switch (to) {
-                .graph, .gated, .scan, .ranked, .disk, .every => true,
+                .graph, .filtered, .scan, .ranked, .disk, .every => true,
                 else => false,
             },
             .graph => to == .coded or to == .rescore or to == .done,
-            .gated => to == .scan or to == .coded or to == .rescore or to == .done,
+            .filtered => to == .scan or to == .coded or to == .rescore or to == .done,
             .ranked => to == .coded or to == .rescore or to == .done,
             .scan, .disk => to == .coded or to == .rescore or to == .drain or to == .done,
             .coded => to == .rescore,
@@ -130,23 +130,23 @@ pub const State = union(enum) {
 /// Memory that states point at.
 const Room = struct {
     pending: []lists.Found,
-    gate: GateRoom,
+    traversal: TraversalMemory,
     recent: []pages_file.Page,
     rescoring: rescoring.Room,
 
     fn init(allocator: std.mem.Allocator, shared: *const Shared) error{OutOfMemory}!Room {
         const pending = try base.alloc_untouched(allocator, lists.Found, Pending.max);
         errdefer base.free_untouched(allocator, pending);
-        var gate = try GateRoom.init(allocator);
-        errdefer gate.deinit(allocator);
+        var traversal = try TraversalMemory.init(allocator);
+        errdefer traversal.deinit(allocator);
         const recent = try base.alloc_untouched(allocator, pages_file.Page, if (shared.plan == .links_on_disk) RecentPages.max else 0);
         errdefer base.free_untouched(allocator, recent);
-        return .{ .pending = pending, .gate = gate, .recent = recent, .rescoring = try .init(allocator, shared.reader) };
+        return .{ .pending = pending, .traversal = traversal, .recent = recent, .rescoring = try .init(allocator, shared.reader) };
     }
 
     fn deinit(self: *Room, allocator: std.mem.Allocator) void {
         base.free_untouched(allocator, self.pending);
-        self.gate.deinit(allocator);
+        self.traversal.deinit(allocator);
         base.free_untouched(allocator, self.recent);
         self.rescoring.deinit(allocator);
     }
@@ -161,10 +161,10 @@ pub const Search = struct {
     /// The request's; a plan may widen its bound.
     parameters: Parameters = undefined,
     /// The k-th best that all segments know, and the same of upper bounds of distances; infinity where it is alone.
-    told: f32 = std.math.inf(f32),
-    /// `told` is an estimate: the full distance in its place may be larger, so nothing ends by it.
-    told_estimates: bool = false,
-    told_upper: f64 = std.math.inf(f64),
+    reported: f32 = std.math.inf(f32),
+    /// `reported` is an estimate: the full distance in its place may be larger, so nothing ends by it.
+    reported_is_estimate: bool = false,
+    reported_upper: f64 = std.math.inf(f64),
     /// Beside a larger segment: where a walk may end early.
     beside: ?Beside = null,
     query: quant.Query,
@@ -258,9 +258,9 @@ pub const Search = struct {
         self.request = request;
         parameters.* = request.parameters;
         parameters.exact = parameters.exact and reader.vectors != null;
-        self.told = std.math.inf(f32);
-        self.told_estimates = false;
-        self.told_upper = std.math.inf(f64);
+        self.reported = std.math.inf(f32);
+        self.reported_is_estimate = false;
+        self.reported_upper = std.math.inf(f64);
         self.beside = null;
         index.space.convert(request.dtype, request.vector, self.row);
         index.space.place(reader.metric, self.row);
@@ -319,7 +319,7 @@ pub const Search = struct {
         switch (next) {
             .idle => {},
             .graph => assert(plan == .links_in_memory),
-            .gated => assert(plan == .links_in_memory and self.request.filter != null),
+            .filtered => assert(plan == .links_in_memory and self.request.filter != null),
             .scan => assert(self.round.awaited == 0),
             .ranked => assert(plan == .pages),
             .disk => assert(plan == .links_on_disk),
@@ -386,7 +386,7 @@ pub const Search = struct {
     /// Records that wait to enter the list, in states that still navigate.
     pub inline fn pending(self: *Search) ?*Pending {
         return switch (self.state) {
-            inline .graph, .gated, .disk => |*own| &own.pending,
+            inline .graph, .filtered, .disk => |*own| &own.pending,
             else => null,
         };
     }
@@ -398,7 +398,7 @@ pub const Search = struct {
 
     /// Into the list if it may be an answer.
     inline fn offer(self: *Search, vertex: u32, distance: f32) void {
-        if (self.state == .gated) return offer_gated(self, vertex, distance);
+        if (self.state == .filtered) return offer_filtered(self, vertex, distance);
         _ = self.list.insert(vertex, distance);
     }
 
@@ -419,7 +419,7 @@ pub const Search = struct {
         self.take_pending();
         switch (self.state) {
             .graph => try navigate_plain(self),
-            .gated => try navigate_gated(self),
+            .filtered => try navigate_filtered(self),
             else => {},
         }
     }
@@ -429,7 +429,7 @@ pub const Search = struct {
         self.round.begin();
         self.take_pending();
         const want: Want = switch (self.state) {
-            .graph, .gated, .scan => if ((try self.step_in_memory()) == .done) self.end_codes() else .pages,
+            .graph, .filtered, .scan => if ((try self.step_in_memory()) == .done) self.end_codes() else .pages,
             .ranked => if (step_ranked(self) == .done) self.end_codes() else .pages,
             .disk => if ((try step_on_disk(self)) == .done) self.end_codes() else .pages,
             .rescore => if (self.round.awaited > 0) .pages else self.step_rescoring(),
@@ -437,14 +437,14 @@ pub const Search = struct {
             .idle, .drain, .coded, .done => unreachable,
         };
         assert((want == .done) == (self.state == .done or self.state == .drain));
-        assert(want == .done or self.round.awaited > 0 or self.state == .coded or self.told_estimates);
+        assert(want == .done or self.round.awaited > 0 or self.state == .coded or self.reported_is_estimate);
         return want;
     }
 
     fn step_in_memory(self: *Search) PageError!Want {
         switch (self.state) {
             .graph => try navigate_plain(self),
-            .gated => try navigate_gated(self),
+            .filtered => try navigate_filtered(self),
             .scan => {},
             else => unreachable,
         }
@@ -457,7 +457,7 @@ pub const Search = struct {
     /// Codes want nothing more.
     fn end_codes(self: *Search) Want {
         assert(self.round.count == 0);
-        if (self.told_estimates) return .pages;
+        if (self.reported_is_estimate) return .pages;
         const exact = self.parameters.exact;
         // Links on disk: what is on its way may still be among the answers.
         if (exact and self.round.awaited > 0) return .pages;
@@ -491,7 +491,7 @@ pub const Search = struct {
             estimated[k - 1].distance()
         else
             std.math.inf(f32);
-        const reach = @min(own, self.told);
+        const reach = @min(own, self.reported);
         const listed = self.list.slice();
         var at: u32 = 0;
         while (at < listed.len) : (at += bounded_together) {
@@ -601,7 +601,7 @@ pub const Search = struct {
 
     fn step_rescoring(self: *Search) Want {
         const own = &self.state.rescore;
-        own.choose(self.shared.reader, self.parameters.k, self.told_upper, self.parameters.burst_max, &self.round);
+        own.choose(self.shared.reader, self.parameters.k, self.reported_upper, self.parameters.burst_max, &self.round);
         return self.want_vectors(&own.neighbors);
     }
 
@@ -757,7 +757,7 @@ const Best = struct {
 //   list ──▶ chosen ──▶ decoded: met for the first time? ──▶ fresh ──▶ estimated ──▶ list
 //            (links asked for)                     (codes asked for)
 //
-// A policy, `Plain` or `Gated`, chooses the vertices to follow, the vertices to estimate and the place of each.
+// A policy, `Plain` or `Filtered`, chooses the vertices to follow, the vertices to estimate and the place of each.
 
 /// Neighbors met ahead of estimation; as many codes are on their way.
 const met_ahead = 32;
@@ -959,7 +959,7 @@ fn take_shared(search: *Search, policy: anytype, vertex: u32, ids: []const u32) 
 // A filter decides which vertices may be candidates, and which are followed only because they lead on. filter_plan.zig
 // chooses the plan.
 //
-// The gated plan goes best first through passing and failing vertices alike, but only passing ones enter the list.
+// Filtered traversal goes best first through passing and failing vertices alike, but only passing ones enter the list.
 //
 // - How far it goes follows from what it meets: of the list only the first list_size·√s candidates count, s being the
 //   share of passing vertices among those followed so far. So the list spans list_size/√s vertices, more of the graph
@@ -983,27 +983,27 @@ const prior_weight = 32;
 /// Vertices followed before the plan is looked at again, each time.
 const review_every = 32;
 
-/// Memory that the gate points at.
-const GateRoom = struct {
+/// Memory of filtered traversal.
+const TraversalMemory = struct {
     frontier: lists.Frontier,
     blocks: lists.Visited,
 
     const frontier_capacity = 1 << 14;
     const blocks_capacity = 1 << 14;
 
-    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!GateRoom {
+    pub fn init(allocator: std.mem.Allocator) error{OutOfMemory}!TraversalMemory {
         var frontier = try lists.Frontier.init(allocator, frontier_capacity);
         errdefer frontier.deinit(allocator);
         return .{ .frontier = frontier, .blocks = try .init(allocator, blocks_capacity) };
     }
 
-    pub fn deinit(self: *GateRoom, allocator: std.mem.Allocator) void {
+    pub fn deinit(self: *TraversalMemory, allocator: std.mem.Allocator) void {
         self.frontier.deinit(allocator);
         self.blocks.deinit(allocator);
     }
 };
 
-const Gate = struct {
+const FilteredTraversal = struct {
     pending: Pending,
     /// Vertices that fail and may lead on.
     frontier: *lists.Frontier,
@@ -1022,8 +1022,8 @@ const Gate = struct {
     scan_ns: f32,
     follow_ns: f32,
 
-    fn init(search: *Search, case: *const filter_plan.Case) Gate {
-        const room = &search.room.gate;
+    fn init(search: *Search, case: *const filter_plan.Case) FilteredTraversal {
+        const room = &search.room.traversal;
         room.frontier.len = 0;
         room.blocks.reset(256);
         return .{
@@ -1033,34 +1033,34 @@ const Gate = struct {
             .share = @floatCast(case.share),
             .local = @floatCast(case.share),
             .scan_ns = @floatCast(case.scan().ns),
-            .follow_ns = @floatCast(case.gate_step_ns()),
+            .follow_ns = @floatCast(case.traversal_step_ns()),
         };
     }
 
     /// Nothing at this distance or beyond needs to be followed.
-    inline fn bound(self: *const Gate, list: *const lists.List) f32 {
+    inline fn bound(self: *const FilteredTraversal, list: *const lists.List) f32 {
         return if (list.len < self.reach) std.math.inf(f32) else @min(list.reach(), list.items[self.reach - 1].distance());
     }
 
     /// From what was met to what counts.
-    fn adapt(self: *Gate, list_size: u32, k: u32) void {
+    fn adapt(self: *FilteredTraversal, list_size: u32, k: u32) void {
         const met: f32 = @floatFromInt(self.passed + self.failed);
         self.local = (@as(f32, @floatFromInt(self.passed)) + prior_weight * self.share) / (met + prior_weight);
-        const wanted: u32 = @intFromFloat(@ceil(filter_plan.gate_margin * @as(f32, @floatFromInt(list_size)) * @sqrt(self.local)));
+        const wanted: u32 = @intFromFloat(@ceil(filter_plan.traversal_margin * @as(f32, @floatFromInt(list_size)) * @sqrt(self.local)));
         self.reach = std.math.clamp(wanted, @min(list_size, k + filter_plan.spare), list_size);
     }
 
     /// So few pass around here that their neighborhoods in placement order are looked at.
-    inline fn is_thin(self: *const Gate) bool {
+    inline fn is_thin(self: *const FilteredTraversal) bool {
         return self.local < filter_plan.dense_share;
     }
 
     /// At the present rate the vertices left to follow cost more than a scan of all that pass.
-    fn prefers_scan(self: *const Gate) bool {
+    fn prefers_scan(self: *const FilteredTraversal) bool {
         const met: f32 = @floatFromInt(self.passed + self.failed);
         const share = (@as(f32, @floatFromInt(self.passed)) + 0.5) / (met + 0.5);
         const left = @as(f32, @floatFromInt(self.reach)) / share - met;
-        // One in three of those that fail is followed, where they stand for each other (filter_plan.Case.gate).
+        // One in three of those that fail is followed, where they stand for each other (filter_plan.Case.traversal).
         const followed = if (self.is_thin()) left / 3 else left;
         return followed * self.follow_ns > self.scan_ns;
     }
@@ -1080,11 +1080,11 @@ fn begin_filtered(search: *Search, filter: *const filter_room.Filter) void {
     switch (plan) {
         .scan => begin_scan(search),
         .gate => {
-            var gate: Gate = .init(search, &.of(search.shared, filter, &search.parameters));
+            var traversal: FilteredTraversal = .init(search, &.of(search.shared, filter, &search.parameters));
             search.list.reset(parameters_file.list_size_filtered(&search.parameters));
             search.stop_by_distance();
-            gate.adapt(search.list.limit, search.parameters.k);
-            search.change(.{ .gated = gate });
+            traversal.adapt(search.list.limit, search.parameters.k);
+            search.change(.{ .filtered = traversal });
             enter_graph(search);
         },
         .late => {
@@ -1151,23 +1151,23 @@ fn look_at_all(search: *Search) void {
 
 /// A vertex that a page brought, not met before: into the list if it may be an answer; else it only leads on, as long
 /// as it is nearer than what counts.
-fn offer_gated(search: *Search, vertex: u32, distance: f32) void {
+fn offer_filtered(search: *Search, vertex: u32, distance: f32) void {
     if (!(distance < search.list.bound())) return;
-    const gate = &search.state.gated;
+    const traversal = &search.state.filtered;
     if (search.request.filter.?.passes(vertex)) {
         _ = search.list.insert(vertex, distance);
-    } else if (distance < gate.bound(&search.list)) gate.frontier.push(vertex, distance);
+    } else if (distance < traversal.bound(&search.list)) traversal.frontier.push(vertex, distance);
 }
 
 /// Best first, until nothing within what counts is left to follow.
-fn navigate_gated(search: *Search) PageError!void {
-    var gated: Gated = .{ .gate = &search.state.gated, .filter = search.request.filter.? };
-    return navigate_by(search, &gated);
+fn navigate_filtered(search: *Search) PageError!void {
+    var filtered: Filtered = .{ .traversal = &search.state.filtered, .filter = search.request.filter.? };
+    return navigate_by(search, &filtered);
 }
 
 /// The filter stands between what is met and what is estimated.
-const Gated = struct {
-    gate: *Gate,
+const Filtered = struct {
+    traversal: *FilteredTraversal,
     filter: *const filter_room.Filter,
     /// Of `fresh`, by place.
     passes: [Search.fresh_max]bool = undefined,
@@ -1175,39 +1175,39 @@ const Gated = struct {
     const added_max = block_size;
 
     /// The nearest to follow: a candidate of the list, or what fails but lies within what counts.
-    pub fn choose(self: *Gated, search: *Search) ?u32 {
-        const gate = self.gate;
-        const reach = gate.bound(&search.list);
+    pub fn choose(self: *Filtered, search: *Search) ?u32 {
+        const traversal = self.traversal;
+        const reach = traversal.bound(&search.list);
         const place = search.list.nearest_unexpanded() orelse search.list.len;
-        const near = if (place < @min(gate.reach, search.list.len)) search.list.items[place].distance() else std.math.inf(f32);
+        const near = if (place < @min(traversal.reach, search.list.len)) search.list.items[place].distance() else std.math.inf(f32);
         while (true) {
-            const failing = gate.frontier.nearest();
+            const failing = traversal.frontier.nearest();
             if (!(failing < near and failing < reach)) break;
-            const vertex = gate.frontier.pop();
-            gate.failed += 1;
-            if (gate.is_thin() and gate.blocks.contains(vertex / block_size)) continue;
+            const vertex = traversal.frontier.pop();
+            traversal.failed += 1;
+            if (traversal.is_thin() and traversal.blocks.contains(vertex / block_size)) continue;
             search.cost.filtered += 1;
             return vertex;
         }
         if (near == std.math.inf(f32)) return null;
-        gate.passed += 1;
+        traversal.passed += 1;
         search.list.mark_expanded(place);
         return search.list.items[place].vertex();
     }
 
     /// Of what was met and fails only such stay whose block nothing stands for yet; the block of the vertex is added.
-    pub inline fn keep(self: *Gated, search: *Search, vertex: u32, at: u32, met: u32) ?u32 {
-        const gate = self.gate;
+    pub inline fn keep(self: *Filtered, search: *Search, vertex: u32, at: u32, met: u32) ?u32 {
+        const traversal = self.traversal;
         var count = self.ask_filter(search.fresh[at..][0..met], self.passes[at..]);
-        if (gate.is_thin()) {
+        if (traversal.is_thin()) {
             const around = self.look_around(search, vertex / block_size, search.fresh[at + count ..]);
             @memset(self.passes[at + count ..][0..around], true);
             count += around;
         }
-        gate.adapt(search.list.limit, search.parameters.k);
-        if (search.cost.expanded >= gate.review_at) {
-            gate.review_at += review_every;
-            if (search.parameters.filter_plan == .auto and gate.prefers_scan()) {
+        traversal.adapt(search.list.limit, search.parameters.k);
+        if (search.cost.expanded >= traversal.review_at) {
+            traversal.review_at += review_every;
+            if (search.parameters.filter_plan == .auto and traversal.prefers_scan()) {
                 begin_scan(search);
                 return null;
             }
@@ -1215,33 +1215,33 @@ const Gated = struct {
         return count;
     }
 
-    pub inline fn offer(self: *Gated, search: *Search, at: u32, count: u32) u32 {
+    pub inline fn offer(self: *Filtered, search: *Search, at: u32, count: u32) u32 {
         var offered: u32 = 0;
         for (search.fresh[at..][0..count], search.distances[0..count], self.passes[at..][0..count], 0..) |vertex, distance, passes, i| {
             if (passes) {
                 if (!search.list.insert(vertex, distance)) continue;
             } else {
-                if (!(distance < self.gate.bound(&search.list))) continue;
-                self.gate.frontier.push(vertex, distance);
+                if (!(distance < self.traversal.bound(&search.list))) continue;
+                self.traversal.frontier.push(vertex, distance);
             }
             offered |= @as(u32, 1) << @intCast(i);
         }
         return offered;
     }
 
-    pub inline fn move(self: *Gated, head: u32, tail: u32) void {
+    pub inline fn move(self: *Filtered, head: u32, tail: u32) void {
         std.mem.copyForwards(bool, self.passes[0 .. tail - head], self.passes[head..tail]);
     }
 
     /// Asks the filter for what was met and leaves in place what will be estimated: of those that fail only such whose block
     /// nothing stands for yet. Returns how many.
-    fn ask_filter(self: *const Gated, met: []u32, passes: []bool) u32 {
-        const gate = self.gate;
+    fn ask_filter(self: *const Filtered, met: []u32, passes: []bool) u32 {
+        const traversal = self.traversal;
         self.filter.passes_many(met, passes[0..met.len]);
         var kept: u32 = 0;
         for (met, 0..) |id, i| {
             const pass = passes[i];
-            if (!pass and gate.is_thin() and gate.blocks.contains(id / block_size)) continue;
+            if (!pass and traversal.is_thin() and traversal.blocks.contains(id / block_size)) continue;
             met[kept] = id;
             passes[kept] = pass;
             kept += 1;
@@ -1250,8 +1250,8 @@ const Gated = struct {
     }
 
     /// The passing vertices of a block that were not met before, unless it was looked at already. Returns how many.
-    fn look_around(self: *const Gated, search: *Search, block: u32, out: []u32) u32 {
-        if (!self.gate.blocks.insert(block)) return 0;
+    fn look_around(self: *const Filtered, search: *Search, block: u32, out: []u32) u32 {
+        if (!self.traversal.blocks.insert(block)) return 0;
         var word = self.filter.matching_word(block);
         var count: u32 = 0;
         while (word != 0) : (word &= word - 1) {
@@ -1487,11 +1487,11 @@ fn nearest_that_matters(search: *Search) ?u32 {
 fn worth_a_read(search: *const Search, candidate: lists.Candidate) bool {
     const bound = search.results.bound();
     const distance = candidate.distance();
-    if (distance <= @min(bound, search.told)) return true;
+    if (distance <= @min(bound, search.reported)) return true;
     const sigma = search.query.sigma_upper(&search.shared.reader.codes, candidate.vertex(), distance);
     const least = distance - search.parameters.sigma_on_disk * sigma;
     if (least > bound) return false;
-    return least <= search.told or least <= search.results.nth(@min(way_in, search.parameters.k));
+    return least <= search.reported or least <= search.results.nth(@min(way_in, search.parameters.k));
 }
 
 /// The nearest candidate of the look-ahead set, which begins at `nearest`, that can be followed without a read.
@@ -1608,7 +1608,7 @@ fn score_cached_once(search: *Search, vertex: u32, found: shared_file.Record) vo
 /// the results), and those of their colors (VeloANN, §3.3).
 fn keep_records(search: *Search, cache: *cache_room.Cache, view: *const layout.page.View, full: []const f32) PageError!void {
     var wanted: [layout.page.records_max]bool = @splat(false);
-    const bound = @min(search.results.bound(), search.told);
+    const bound = @min(search.results.bound(), search.reported);
     for (full, wanted[0..full.len]) |distance, *one| one.* = distance <= bound;
     for (search.list.slice()) |candidate| {
         const i = candidate.vertex() -% view.first_vertex;

@@ -114,10 +114,10 @@ pub const Rescoring = struct {
         return self;
     }
 
-    /// Wants the next pages of vectors.bin. `told_upper` is the k-th upper bound that all segments know.
-    pub fn choose(self: *const Rescoring, reader: *const index.Reader, k: u32, told_upper: f64, burst_max: u32, round: *Round) void {
+    /// Wants the next pages of vectors.bin. `reported_upper` is the k-th upper bound that all segments know.
+    pub fn choose(self: *const Rescoring, reader: *const index.Reader, k: u32, reported_upper: f64, burst_max: u32, round: *Round) void {
         const geometry = reader.vectors.?.geometry;
-        const reach = @min(self.kth_upper(k), told_upper);
+        const reach = @min(self.kth_upper(k), reported_upper);
         for (self.neighbors.slice()) |one| {
             if (one.exact or one.lower > reach) continue;
             const page = geometry.page_of(one.vertex);

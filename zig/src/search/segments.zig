@@ -1,11 +1,11 @@
-//! The legs of one query, which search its segments together: one bound, and one burst.
+//! The subsearches of one query, which search its segments together: one bound, and one burst.
 //!
 //! A segment alone would read for its own k nearest, and the segments together for as many times k as there are segments. So before
-//! any leg chooses pages all of them navigate, and each chooses for the k-th nearest that all of them know (`reach`). Their
-//! pages are asked for at once, and legs with links in memory go on together once all of them are there. A leg with
+//! any subsearch chooses pages all of them navigate, and each chooses for the k-th nearest that all of them know (`reach`). Their
+//! pages are asked for at once, and subsearches with links in memory go on together once all of them are there. A subsearch with
 //! links on disk goes on with whatever arrives for it, as it would alone.
 //!
-//! A leg that is alone is stepped as it is: nothing here changes what it does.
+//! A subsearch that is alone is stepped as it is: nothing here changes what it does.
 const std = @import("std");
 const builtin = @import("builtin");
 const index = @import("index");
@@ -16,7 +16,7 @@ const Parameters = parameters.Parameters;
 const query_file = @import("query.zig");
 const SegmentSearch = job_file.SegmentSearch;
 
-/// The legs of one slot.
+/// The subsearches of one slot.
 pub const SegmentSearches = struct {
     segments: []const job_file.JobSegment,
     /// Of the slot among those of all workers.
@@ -82,86 +82,87 @@ fn alone_share(k: u32) f32 {
 }
 
 /// Steps those that can go on; done: none of them wants anything more.
-pub fn step(legs: SegmentSearches, k: u32) query_file.PageError!query_file.Want {
-    if (legs.count() == 1) {
-        const leg = legs.at(0);
-        const want = try leg.search.step();
-        leg.ended = want == .done;
+pub fn step(subsearches: SegmentSearches, k: u32) query_file.PageError!query_file.Want {
+    if (subsearches.count() == 1) {
+        const subsearch = subsearches.at(0);
+        const want = try subsearch.search.step();
+        subsearch.ended = want == .done;
         return want;
     }
-    if (try step_together(legs, k, .by_what_is_known)) return .pages;
+    if (try step_together(subsearches, k, .by_what_is_known)) return .pages;
     // Nothing is on its way that could bring full distances in the place of estimates.
-    if (try step_together(legs, k, .for_good)) return .pages;
-    if (builtin.mode == .Debug) for (0..legs.count()) |i| std.debug.assert(legs.at(i).ended);
+    if (try step_together(subsearches, k, .for_good)) return .pages;
+    if (builtin.mode == .Debug) for (0..subsearches.count()) |i| std.debug.assert(subsearches.at(i).ended);
     return .done;
 }
 
 const Ending = enum { by_what_is_known, for_good };
 
-/// True where some leg goes on once pages arrive.
-fn step_together(legs: SegmentSearches, k: u32, ending: Ending) query_file.PageError!bool {
-    const together = is_complete(legs);
-    for (0..legs.count()) |i| {
-        const leg = legs.at(i);
-        if (!is_due(leg, together)) continue;
-        if (i > 0 and leg.search.beside == null) leg.search.beside = .init(reach(legs, k).distance, leg.search.list.limit, leg.search.shared.reader.n(), legs.at(0).search.shared.reader.n());
-        try leg.search.navigate();
+/// True where some subsearch goes on once pages arrive.
+fn step_together(subsearches: SegmentSearches, k: u32, ending: Ending) query_file.PageError!bool {
+    const together = is_complete(subsearches);
+    for (0..subsearches.count()) |i| {
+        const subsearch = subsearches.at(i);
+        if (!is_due(subsearch, together)) continue;
+        const search = &subsearch.search;
+        if (i > 0 and search.beside == null) search.beside = .init(reach(subsearches, k).distance, search.list.limit, search.shared.reader.n(), subsearches.at(0).search.shared.reader.n());
+        try subsearch.search.navigate();
     }
-    var known = reach(legs, k);
+    var known = reach(subsearches, k);
     var all_coded = true;
-    for (0..legs.count()) |i| {
-        const leg = legs.at(i);
-        if (i == 1) known = reach(legs, k);
-        if (is_due(leg, together) and leg.search.state != .coded and !is_early(legs, i)) {
-            const bounded = is_bounded(&leg.search, known);
-            leg.search.told = if (bounded) known.distance else std.math.inf(f32);
-            leg.search.told_estimates = bounded and !known.is_full and ending == .by_what_is_known;
-            leg.due = leg.search.told_estimates;
-            leg.ended = (try leg.search.step()) == .done;
+    for (0..subsearches.count()) |i| {
+        const subsearch = subsearches.at(i);
+        if (i == 1) known = reach(subsearches, k);
+        if (is_due(subsearch, together) and subsearch.search.state != .coded and !is_early(subsearches, i)) {
+            const bounded = is_bounded(&subsearch.search, known);
+            subsearch.search.reported = if (bounded) known.distance else std.math.inf(f32);
+            subsearch.search.reported_is_estimate = bounded and !known.is_full and ending == .by_what_is_known;
+            subsearch.due = subsearch.search.reported_is_estimate;
+            subsearch.ended = (try subsearch.search.step()) == .done;
         }
-        all_coded = all_coded and leg.search.has_coded();
+        all_coded = all_coded and subsearch.search.has_coded();
     }
-    if (all_coded and together) try step_exact(legs, k);
-    for (0..legs.count()) |i| {
-        const leg = legs.at(i);
-        if (!leg.ended and (leg.in_flight > 0 or leg.search.round.awaited > 0)) return true;
+    if (all_coded and together) try step_exact(subsearches, k);
+    for (0..subsearches.count()) |i| {
+        const subsearch = subsearches.at(i);
+        if (!subsearch.ended and (subsearch.in_flight > 0 or subsearch.search.round.awaited > 0)) return true;
     }
     return false;
 }
 
 /// Whether nothing is on its way for those that wait for all of their pages.
-pub fn is_complete(legs: SegmentSearches) bool {
-    for (0..legs.count()) |i| {
-        const leg = legs.at(i);
-        if (leg.waits_for_all() and leg.in_flight > 0) return false;
+pub fn is_complete(subsearches: SegmentSearches) bool {
+    for (0..subsearches.count()) |i| {
+        const subsearch = subsearches.at(i);
+        if (subsearch.waits_for_all() and subsearch.in_flight > 0) return false;
     }
     return true;
 }
 
 /// A walk over links on disk knows late how near the nearest are: until then others would read for what is farther.
-fn is_early(legs: SegmentSearches, number: usize) bool {
+fn is_early(subsearches: SegmentSearches, number: usize) bool {
     if (number == 0) return false;
-    const first = &legs.at(0).search;
+    const first = &subsearches.at(0).search;
     return first.shared.plan == .links_on_disk and !first.has_coded();
 }
 
-fn is_due(leg: *const SegmentSearch, together: bool) bool {
-    if (leg.ended) return false;
-    return if (leg.waits_for_all()) together else leg.due;
+fn is_due(subsearch: *const SegmentSearch, together: bool) bool {
+    if (subsearch.ended) return false;
+    return if (subsearch.waits_for_all()) together else subsearch.due;
 }
 
 /// Codes have said what they can in all segments: what may be among the k nearest of all is scored from its vector.
-fn step_exact(legs: SegmentSearches, k: u32) query_file.PageError!void {
-    for (0..legs.count()) |i| {
-        const search = &legs.at(i).search;
+fn step_exact(subsearches: SegmentSearches, k: u32) query_file.PageError!void {
+    for (0..subsearches.count()) |i| {
+        const search = &subsearches.at(i).search;
         if (search.state == .coded) search.begin_rescoring();
     }
-    const told = kth_upper(legs, k);
-    for (0..legs.count()) |i| {
-        const leg = legs.at(i);
-        if (leg.search.state != .rescore or leg.in_flight > 0) continue;
-        leg.search.told_upper = told;
-        leg.ended = (try leg.search.step()) == .done;
+    const reported = kth_upper(subsearches, k);
+    for (0..subsearches.count()) |i| {
+        const subsearch = subsearches.at(i);
+        if (subsearch.search.state != .rescore or subsearch.in_flight > 0) continue;
+        subsearch.search.reported_upper = reported;
+        subsearch.ended = (try subsearch.search.step()) == .done;
     }
 }
 
@@ -175,20 +176,20 @@ const rows_unbounded = 100;
 
 const Reach = struct { distance: f32, is_full: bool };
 
-/// The k-th nearest that all legs together know: of full distances as soon as there are k of them, before that of estimates.
-fn reach(legs: SegmentSearches, k: u32) Reach {
+/// The k-th nearest that all subsearches together know: of full distances as soon as there are k, before that of estimates.
+fn reach(subsearches: SegmentSearches, k: u32) Reach {
     var known: u64 = 0;
-    for (0..legs.count()) |i| known += legs.at(i).search.results.len;
+    for (0..subsearches.count()) |i| known += subsearches.at(i).search.results.len;
     const is_full = known >= k;
     var room: [job_file.segments_max]u32 = undefined;
-    const next = room[0..legs.count()];
+    const next = room[0..subsearches.count()];
     @memset(next, 0);
     var last: f32 = std.math.inf(f32);
     for (0..k) |_| {
         var best: ?usize = null;
         last = std.math.inf(f32);
-        for (0..legs.count()) |i| {
-            const search = &legs.at(i).search;
+        for (0..subsearches.count()) |i| {
+            const search = &subsearches.at(i).search;
             const distance = nth(search, is_full, next[i]) orelse continue;
             if (best != null and !(distance < last)) continue;
             best = i;
@@ -199,7 +200,7 @@ fn reach(legs: SegmentSearches, k: u32) Reach {
     return .{ .distance = last, .is_full = is_full };
 }
 
-/// Of what a leg knows the distance at that place, from 0 on.
+/// Of what a subsearch knows the distance at that place, from 0 on.
 fn nth(search: *const query_file.Search, is_full: bool, place: u32) ?f32 {
     if (is_full) return if (place < search.results.len) search.results.slice()[place].distance else null;
     const estimated = search.candidates();
@@ -207,16 +208,16 @@ fn nth(search: *const query_file.Search, is_full: bool, place: u32) ?f32 {
 }
 
 /// A distance within which k neighbors lie for certain.
-fn kth_upper(legs: SegmentSearches, k: u32) f64 {
+fn kth_upper(subsearches: SegmentSearches, k: u32) f64 {
     var uppers: [job_file.segments_max][]const f64 = undefined;
-    for (0..legs.count()) |i| uppers[i] = legs.at(i).search.uppers();
+    for (0..subsearches.count()) |i| uppers[i] = subsearches.at(i).search.uppers();
     var room: [job_file.segments_max]u32 = undefined;
-    const next = room[0..legs.count()];
+    const next = room[0..subsearches.count()];
     @memset(next, 0);
     var last: f64 = std.math.inf(f64);
     for (0..k) |_| {
         var best: ?usize = null;
-        for (uppers[0..legs.count()], 0..) |some, i| {
+        for (uppers[0..subsearches.count()], 0..) |some, i| {
             if (next[i] == some.len) continue;
             if (best) |other| if (!(some[next[i]] < uppers[other][next[other]])) continue;
             best = i;
@@ -228,24 +229,24 @@ fn kth_upper(legs: SegmentSearches, k: u32) f64 {
     return last;
 }
 
-/// The answers of all legs and of the delta, the nearest first; of equal ones the earlier leg's, and the delta's last.
+/// The answers of all subsearches and of the delta, the nearest first; of equal ones the earlier subsearch's, then the delta's.
 pub const Merged = struct {
-    legs: SegmentSearches,
+    subsearches: SegmentSearches,
     next_of: [job_file.segments_max]u32 = undefined,
     of_delta: []const job_file.Delta.Hit = &.{},
     delta_first: i64 = 0,
 
     pub const Hit = struct { vertex: i64, distance: f32 };
 
-    pub fn of(legs: SegmentSearches) Merged {
-        var merged: Merged = .{ .legs = legs };
-        @memset(merged.next_of[0..legs.count()], 0);
+    pub fn of(subsearches: SegmentSearches) Merged {
+        var merged: Merged = .{ .subsearches = subsearches };
+        @memset(merged.next_of[0..subsearches.count()], 0);
         return merged;
     }
 
-    /// Rows of the delta within the nearest that the legs found, as many as `room` takes.
+    /// Rows of the delta within the nearest that the subsearches found, as many as `room` takes.
     pub fn add(self: *Merged, delta: *const job_file.Delta, query: u64, room: []job_file.Delta.Hit) void {
-        var known: Merged = .of(self.legs);
+        var known: Merged = .of(self.subsearches);
         var within: f32 = std.math.inf(f32);
         for (0..room.len) |i| {
             const hit = known.next() orelse break;
@@ -254,21 +255,21 @@ pub const Merged = struct {
         const found = delta.nearest(delta.context, query, within, room);
         self.of_delta = room[0..found.count];
         self.delta_first = delta.first;
-        self.legs.at(0).search.cost.estimates += found.measured;
+        self.subsearches.at(0).search.cost.estimates += found.measured;
     }
 
     pub fn next(self: *Merged) ?Hit {
         var best: ?Hit = null;
-        var best_leg: usize = 0;
-        for (self.legs.segments, 0..) |*segment, i| {
-            const search = &self.legs.at(i).search;
+        var best_place: usize = 0;
+        for (self.subsearches.segments, 0..) |*segment, i| {
+            const search = &self.subsearches.at(i).search;
             const results = search.results.slice();
             if (self.next_of[i] == results.len) continue;
             const result = results[self.next_of[i]];
             const distance = if (search.is_exact()) result.distance else index.space.reported(search.shared.reader.metric, result.distance);
             if (best) |other| if (!(distance < other.distance)) continue;
             best = .{ .vertex = segment.first + result.vertex, .distance = distance };
-            best_leg = i;
+            best_place = i;
         }
         if (self.of_delta.len > 0) {
             const one = self.of_delta[0];
@@ -277,7 +278,7 @@ pub const Merged = struct {
                 return .{ .vertex = self.delta_first + one.row, .distance = one.distance };
             }
         }
-        if (best != null) self.next_of[best_leg] += 1;
+        if (best != null) self.next_of[best_place] += 1;
         return best;
     }
 };

@@ -3,7 +3,7 @@
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
-const role = @import("segments.zig");
+const segments_file = @import("segments.zig");
 const cost_file = @import("cost.zig");
 const job_file = @import("job.zig");
 const query_file = @import("query.zig");
@@ -33,9 +33,9 @@ pub const Slot = struct {
     job: *Job = undefined,
     query: u64 = 0,
     begin_us: u64 = 0,
-    /// Pages that its legs wait for.
+    /// Pages that its subsearches wait for.
     in_flight: u32 = 0,
-    /// Rounds of reads of all legs together.
+    /// Rounds of reads of all subsearches together.
     rounds: u32 = 0,
     outcome: Outcome = .ok,
     /// The page at fault, and its file.
@@ -49,15 +49,15 @@ pub const Slot = struct {
     retries: u32 = 0,
     /// In the worker's `ready` list.
     ready: bool = false,
-    /// All legs have ended, only reads that may hold an answer, or that nobody needs, are on their way.
+    /// All subsearches have ended, only reads that may hold an answer, or that nobody needs, are on their way.
     ended: bool = false,
 
-    pub fn start(self: *Slot, legs: role.SegmentSearches) void {
+    pub fn start(self: *Slot, subsearches: segments_file.SegmentSearches) void {
         for (self.job.segments, 0..) |*segment, i| {
-            const leg = legs.at(i);
-            leg.due = true;
-            leg.ended = false;
-            leg.search.start(self.job.request_of(segment, self.query));
+            const subsearch = subsearches.at(i);
+            subsearch.due = true;
+            subsearch.ended = false;
+            subsearch.search.start(self.job.request_of(segment, self.query));
         }
     }
 
@@ -71,9 +71,9 @@ pub const Slot = struct {
         }
     }
 
-    /// Hands a page that a leg wants to it from the page cache; false where the page is not in it.
-    pub fn use_cached(self: *Slot, leg: *SegmentSearch, file: File, page: u32) bool {
-        const shared = leg.search.shared;
+    /// Hands a page that a subsearch wants to it from the page cache; false where the page is not in it.
+    pub fn use_cached(self: *Slot, subsearch: *SegmentSearch, file: File, page: u32) bool {
+        const shared = subsearch.search.shared;
         const cache = shared.page_cache_of(@intFromEnum(file)) orelse return false;
         const held = cache.find(page) orelse return false;
         defer cache.release(held);
@@ -81,23 +81,23 @@ pub const Slot = struct {
             .pages => .{ .view = .of(held.bytes, shared.reader.page_geometry(), shared.reader.expected_page(page)) },
             .vectors => .{ .vectors = held.bytes },
         };
-        leg.search.round.advance();
-        leg.search.cost.cache_hits += 1;
+        subsearch.search.round.advance();
+        subsearch.search.cost.cache_hits += 1;
         // Nothing is held where links are in memory, so there is no buffer to tell apart.
-        const fate = self.use(leg, file, page, arrived, 0);
+        const fate = self.use(subsearch, file, page, arrived, 0);
         assert(fate.? == .free);
-        leg.due = true;
+        subsearch.due = true;
         return true;
     }
 
     /// Hands a page to the query and returns the fate of its buffer; null asks for another read. A page that is still
     /// damaged after all retries ends the query.
-    pub fn use(self: *Slot, leg: *SegmentSearch, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
+    pub fn use(self: *Slot, subsearch: *SegmentSearch, file: File, page: u32, arrived: Arrived, buffer: u32) ?Fate {
         if (self.outcome != .ok) return .free;
         self.outcome = switch (arrived) {
-            .view => |*view| if (leg.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
+            .view => |*view| if (subsearch.search.on_page(page, view, buffer)) |fate| return fate else |_| .corrupt,
             .vectors => |bytes| {
-                leg.search.on_vectors(page, bytes);
+                subsearch.search.on_vectors(page, bytes);
                 return .free;
             },
             .damaged => |outcome| blk: {
@@ -113,11 +113,11 @@ pub const Slot = struct {
     }
 
     /// Into the arrays of the job. `room` holds the hits of a delta.
-    pub fn write_answer(self: *const Slot, legs: role.SegmentSearches, room: []job_file.Delta.Hit) void {
+    pub fn write_answer(self: *const Slot, subsearches: segments_file.SegmentSearches, room: []job_file.Delta.Hit) void {
         const answers = self.job.answers;
         const q: usize = @intCast(self.query);
         const k = self.job.k();
-        var merged: role.Merged = .of(legs);
+        var merged: segments_file.Merged = .of(subsearches);
         if (self.job.delta) |delta| if (self.outcome == .ok) merged.add(delta, self.query, room[0..k]);
         var count: u32 = 0;
         while (count < k and self.outcome == .ok) : (count += 1) {
@@ -131,9 +131,9 @@ pub const Slot = struct {
         if (answers.outcomes) |outcomes| outcomes[q] = self.outcome;
         if (answers.error_pages) |pages| pages[q] = self.page;
         if (answers.error_files) |files| files[q] = @intFromEnum(self.file);
-        var cost = legs.at(0).search.cost;
-        for (1..legs.count()) |i| cost.add(&legs.at(i).search.cost);
-        if (legs.count() > 1) cost.rounds = self.rounds;
+        var cost = subsearches.at(0).search.cost;
+        for (1..subsearches.count()) |i| cost.add(&subsearches.at(i).search.cost);
+        if (subsearches.count() > 1) cost.rounds = self.rounds;
         cost.latency_us = base.nowMicros() - self.begin_us;
         cost_file.write(&answers.costs, q, &cost);
     }
@@ -150,8 +150,8 @@ const Places = u64;
 pub const Direct = struct {
     /// A bit for each place that nobody has.
     free: std.atomic.Value(Places),
-    /// Of a segment's legs the one of the first place.
-    first_leg: usize,
+    /// Of a segment's subsearches the one of the first place.
+    first_place: usize,
     /// Of each place, room for the hits of a delta.
     hits: []job_file.Delta.Hit,
 
@@ -159,11 +159,11 @@ pub const Direct = struct {
         return @min(threads, @bitSizeOf(Places));
     }
 
-    pub fn init(allocator: std.mem.Allocator, threads: u32, first_leg: usize) error{OutOfMemory}!Direct {
+    pub fn init(allocator: std.mem.Allocator, threads: u32, first_place: usize) error{OutOfMemory}!Direct {
         const places = count_of(threads);
         return .{
             .free = .init(std.math.boolMask(Places, true) >> @intCast(@bitSizeOf(Places) - places)),
-            .first_leg = first_leg,
+            .first_place = first_place,
             .hits = try base.alloc_untouched(allocator, job_file.Delta.Hit, places * parameters.k_max),
         };
     }
@@ -192,17 +192,17 @@ pub const Direct = struct {
     pub fn answer(self: *Direct, job: *Job) bool {
         const place = self.take() orelse return false;
         defer _ = self.free.fetchOr(@as(Places, 1) << @intCast(place), .release);
-        const legs: role.SegmentSearches = .{ .segments = job.segments, .place = self.first_leg + place };
+        const subsearches: segments_file.SegmentSearches = .{ .segments = job.segments, .place = self.first_place + place };
         var slot: Slot = .{ .job = job, .begin_us = base.nowMicros() };
-        legs.prepare();
-        slot.start(legs);
-        const is_answered = run(&slot, legs);
+        subsearches.prepare();
+        slot.start(subsearches);
+        const is_answered = run(&slot, subsearches);
         if (is_answered) {
-            slot.write_answer(legs, self.hits[place * parameters.k_max ..][0..parameters.k_max]);
+            slot.write_answer(subsearches, self.hits[place * parameters.k_max ..][0..parameters.k_max]);
             job.remaining.store(1, .monotonic);
             _ = job.finish_query(slot.outcome, slot.page, slot.file);
         }
-        for (0..legs.count()) |i| legs.at(i).search.end();
+        for (0..subsearches.count()) |i| subsearches.at(i).search.end();
         return is_answered;
     }
 
@@ -215,21 +215,21 @@ pub const Direct = struct {
     }
 
     /// False where a page is not in memory.
-    fn run(slot: *Slot, legs: role.SegmentSearches) bool {
+    fn run(slot: *Slot, subsearches: segments_file.SegmentSearches) bool {
         while (true) {
             slot.check_time(base.nowMicros());
             if (slot.outcome != .ok) break;
-            const want = role.step(legs, slot.job.k()) catch {
+            const want = segments_file.step(subsearches, slot.job.k()) catch {
                 slot.outcome = .corrupt;
                 break;
             };
             if (want == .done) break;
-            for (0..legs.count()) |i| {
-                const leg = legs.at(i);
-                const round = &leg.search.round;
-                while (round.upcoming()) |page| if (!slot.use_cached(leg, leg.search.file(), page)) return false;
+            for (0..subsearches.count()) |i| {
+                const subsearch = subsearches.at(i);
+                const round = &subsearch.search.round;
+                while (round.upcoming()) |page| if (!slot.use_cached(subsearch, subsearch.search.file(), page)) return false;
             }
-            if (legs.count() == 1) legs.at(0).search.cost.rounds -|= 1;
+            if (subsearches.count() == 1) subsearches.at(0).search.cost.rounds -|= 1;
         }
         return true;
     }

@@ -154,7 +154,7 @@ pub const SimulatedDevice = struct {
     sequence: u64 = 0,
     spared: [spared_count]u64 = @splat(std.math.maxInt(u64)),
     spared_next: u32 = 0,
-    /// How often each fault struck.
+    /// The number of times that each fault struck.
     injected: [fault_count]u64 = @splat(0),
 
     pub fn init(allocator: std.mem.Allocator, options: io.Options) io.InitError!SimulatedDevice {

@@ -118,7 +118,7 @@ const Run = struct {
     /// The writer to look at while it waits for a sync.
     writer: ?*Opened = null,
     looks: u64 = 0,
-    /// How the writer failed meanwhile.
+    /// The error with which the writer failed meanwhile.
     failure: ?anyerror = null,
 
     /// While the device takes its time a search begins: it waits for nothing, and sees whole calls, where durability asks for

@@ -44,7 +44,7 @@ pub const Call = struct {
     }
 };
 
-/// How a reader is opened for a plan.
+/// The options with which a reader is opened for a plan.
 pub fn options_of(plan: search.Plan) index.reader.Options {
     return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .pages) .always else .never };
 }

@@ -38,7 +38,7 @@ pub const Kernels = struct {
     /// out[j] = max(0, norm2_j + terms.norm2 − terms.f·f_j·(2·dot + sum_j + terms.bias)).
     pair_gather: *const fn (plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const PairFactors, ids: [*]const u32, count: u32, terms: *const PairTerms, out: [*]f32) callconv(.c) void,
 
-    /// How well the grid of step 1/t fits a vector of magnitudes, for the whole code and its upper half at once.
+    /// The fit of the grid of step 1/t to a vector of magnitudes, for the whole code and its upper half at once.
     /// level_i = min(floor(magnitude_i·t), level_max); x_i = level_i + 0.5, y_i = floor(level_i·upper_scale) + 0.5.
     code_scores: *const fn (magnitudes: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scale: f32, out: *CodeScores) callconv(.c) void,
 
