@@ -15,7 +15,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.options import SHARED_LINKS
+from velo.options import links_steps
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ RUNGS = (
 )
 ON_DISK = RUNGS[9]
 #: What one index that holds links in its pages keeps of them, by its budget.
-LINKS = (16, 8, *SHARED_LINKS, 0)
+LINKS = (16, 8, *links_steps(shared=True), 0)
 
 
 def kind_of(links: int) -> str:
@@ -90,7 +90,7 @@ def kind_of(links: int) -> str:
         return "codes of pages"
     if not links:
         return "on disk"
-    return f"shared, {links}" if links in SHARED_LINKS else "of each vertex"
+    return f"shared, {links}" if links in links_steps(shared=True) else "of each vertex"
 
 
 def budget_of(path: Path, links: int) -> int:

@@ -445,6 +445,62 @@ typedef struct velo_memory_plan {
 int32_t velo_plan_for(velo_index *index, uint64_t memory_bytes, const velo_search_options *options,
                       velo_memory_plan *plan_out, velo_expectation *expectation_out);
 
+/* ---- sizes by shape alone, before there are vectors ---- */
+
+typedef struct velo_plan_options {
+    uint32_t struct_size;
+    uint32_t dim;
+    uint64_t row_count;            /* of all shards; 0 is allowed */
+    uint64_t memory_bytes;         /* budget of searches of all shards; 0 = none */
+    uint64_t memory_floor_bytes;   /* a smaller budget is no error if no more than this is needed */
+    uint32_t shards;               /* 0 = 1 */
+    int32_t dtype;                 /* of the stored vectors */
+    uint32_t degree;               /* taken as it is */
+    uint32_t memory_bits;          /* 0 = by the budget, or 4 */
+    uint32_t record_bits;          /* UINT32_MAX = by the budget, or 10 in all */
+    uint32_t links_kept;           /* of the build; UINT32_MAX = 32, or the degree if that is less */
+    int32_t page_links;            /* 1 or 0; negative = by the budget, or 1 */
+    int32_t page_codes;            /* 1 or 0; negative = by the budget, or 0 */
+    int32_t store_vectors;
+    int32_t bits_step;             /* steps from the bits that the budget chooses, positive to more in memory */
+} velo_plan_options;
+
+/* Bytes are those of all shards, except for the build. */
+typedef struct velo_sizes {
+    uint32_t struct_size;
+    uint32_t memory_bits;
+    uint32_t record_bits;
+    uint32_t links_built;          /* links a vertex in links.bin */
+    int32_t page_links;
+    int32_t page_codes;
+    uint32_t links_kept;           /* links a vertex in memory; 0 = on disk, or none */
+    uint32_t page_codes_kept;      /* codes of each page, if they are all that is in memory; else 0 */
+    uint32_t records_per_page;
+    uint32_t reserved;
+    uint64_t needed_bytes;         /* the least budget that opens an index with these options */
+    uint64_t codes_least_bytes;    /* the same with the shortest codes of vectors, */
+    uint64_t page_codes_least_bytes; /* and with the shortest codes of pages */
+    uint64_t memory_codes_bytes;
+    uint64_t memory_links_bytes;
+    uint64_t memory_pages_bytes;   /* the page directory */
+    uint64_t memory_cache_bytes;
+    uint64_t disk_codes_bytes;
+    uint64_t disk_pages_bytes;
+    uint64_t disk_page_codes_bytes;
+    uint64_t disk_links_bytes;
+    uint64_t disk_ids_bytes;
+    uint64_t disk_vectors_bytes;
+    uint64_t build_whole_bytes;    /* memory of the build of one shard, in one piece */
+    uint64_t build_least_bytes;    /* and in partitions */
+} velo_sizes;
+
+/* Options, memory, disk space and build memory of an index of this shape. VELO_BUDGET_TOO_SMALL: no such index opens within
+ * memory_bytes. */
+int32_t velo_plan_sizes(const velo_plan_options *options, velo_sizes *sizes_out);
+/* Numbers of links a vertex that an open index may keep below all that were built, descending, by place; 0 beyond the last. shared:
+ * 0: links of each vertex; 1: links in lists that a block of vertices shares. */
+uint32_t velo_links_step(uint32_t place, int32_t shared);
+
 /* Names `file_names` in the manifest of a finished index instead of the files that begin with `prefix`, and keeps `user_json`
  * there: one rename, after which the files that are no longer named may be removed. */
 int32_t velo_index_recommit(const char *path, const char *prefix, const char *const *file_names, uint32_t file_count,

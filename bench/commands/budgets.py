@@ -13,7 +13,7 @@ from bench.harness.datasets import Dataset
 from bench.harness.plots import Panel, Picture
 from bench.harness.report import Option, Page, Report, Table
 from bench.harness.sections import Context, Results, Section
-from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes_least
+from velo.options import BuildOptions, sizes_of
 
 AT = 0.95
 #: Shares of the float32 vectors beside the least that opens.
@@ -45,9 +45,9 @@ def sections_of(context: Context) -> Mapping[str, Section]:
 
 def least_of(dataset: Dataset) -> tuple[str, str]:
     """The shares that hold a code of each page, and the shortest codes of vectors, with page directories."""
-    shape = dataset.n, dataset.dim
-    sizes = page_codes_bytes_least(*shape), codes_bytes_least(*shape)
-    of_pages, of_vectors = (f"{math.ceil(size / dataset.float32_bytes * 1000) / 10:g}%" for size in sizes)
+    sizes = sizes_of(dataset.n, dataset.dim)
+    least = sizes.page_codes_least_bytes, sizes.codes_least_bytes
+    of_pages, of_vectors = (f"{math.ceil(size / dataset.float32_bytes * 1000) / 10:g}%" for size in least)
     return of_pages, of_vectors
 
 

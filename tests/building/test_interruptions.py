@@ -17,7 +17,7 @@ import velo
 from velo import errors
 from velo.building.build import build_shard
 from velo.formats.files import as_source
-from velo.options import BuildOptions, codes_bytes_least, page_codes_bytes_least
+from velo.options import BuildOptions, sizes_of
 from velo.testing import synthetic_vectors
 
 N, DIM = 3_000, 24
@@ -280,11 +280,11 @@ def test_what_could_not_be_opened_is_not_built(shards: int, tmp_path: Path) -> N
     with pytest.raises(errors.BudgetTooSmallError) as caught:
         build(tmp_path / "i", vectors, search_memory=5_120, degree=16, **more)
     assert caught.value.argument == "search_memory"
-    assert caught.value.needed_bytes == page_codes_bytes_least(2_000, 128)
+    assert caught.value.needed_bytes == sizes_of(2_000, 128).page_codes_least_bytes
     assert not (tmp_path / "i").exists()
     with pytest.raises(errors.BudgetTooSmallError) as tuned:
         velo.tune(vectors, memory="4%")
-    assert tuned.value.needed_bytes == codes_bytes_least(2_000, 128)
+    assert tuned.value.needed_bytes == sizes_of(2_000, 128).codes_least_bytes
     # What the error names is enough to build, and to open what was built.
     if not shards:
         needed = caught.value.needed_bytes

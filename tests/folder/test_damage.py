@@ -13,7 +13,7 @@ import pytest
 import velo
 from tests.rungs import PAGES, PAGES_LEAST, RUNGS, budget_of
 from velo import errors
-from velo.options import SHARED_LINKS
+from velo.options import links_steps
 from velo.testing import synthetic_metadata, synthetic_vectors
 
 ROWS = 3_000
@@ -66,7 +66,7 @@ def budgets(sound: Path) -> list[int]:
     with velo.open(sound, threads=1) as index:
         info = index.info()
     others = [0] if info["page_links"] else [PAGES, PAGES_LEAST] if info["page_codes"] else []
-    least = [budget_of(sound, links) for links in (16, 8, *SHARED_LINKS, *others)]
+    least = [budget_of(sound, links) for links in (16, 8, *links_steps(shared=True), *others)]
     # Beside all links some pages, or all.
     pages = (sound / "pages.bin").stat().st_size
     return [*least, least[0] + pages // 2, least[0] + 2 * pages]

@@ -19,11 +19,11 @@ from tests.live.rows import DIM, vectors_of
 from velo import errors
 from velo.building.build import build_shard
 from velo.compaction import segment_builder
-from velo.compaction.merge_memory import BuildBytes, MergeMemory
+from velo.compaction.merge_memory import MergeMemory
 from velo.folder.manifest import read_manifest
 from velo.folder.opened import OpenedFolder
 from velo.formats.files import as_source
-from velo.options import BuildOptions
+from velo.options import BuildOptions, sizes_of
 from velo.segments.data import LiveData
 from velo.testing import synthetic_vectors
 
@@ -35,7 +35,7 @@ def test_the_least_is_that_of_the_library(rows: int, dim: int, degree: int, tmp_
     vectors = as_source(np.zeros((rows, dim), np.uint8))
     with pytest.raises(errors.BudgetTooSmallError) as caught:
         build_shard(tmp_path / "i", vectors, BuildOptions(degree=degree, links_kept=8), build_memory=1)
-    assert caught.value.needed_bytes == BuildBytes.of(rows, dim, degree).least
+    assert caught.value.needed_bytes == sizes_of(rows, dim, degree=degree).build_least_bytes
 
 
 def live_of(path: Path, delta_bytes: int = 1 << 20) -> LiveData:

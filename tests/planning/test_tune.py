@@ -21,9 +21,9 @@ import velo
 from velo.cli.app import app
 from velo.formats import open_vectors, write_vectors
 from velo.formats.files import as_source
-from velo.options import BuildOptions, bits_around, bits_within, codes_bytes_least
+from velo.options import BuildOptions, sizes_of
 from velo.planning.sample import TunedPoint, at_recall, draw
-from velo.planning.tune import _best
+from velo.planning.tune import _best, _splits
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 
@@ -117,7 +117,8 @@ def test_the_proposal_is_what_an_index_does(proposed: velo.Proposal, sample: Any
 
 def test_the_default_options_are_among_the_candidates(small: velo.Proposal) -> None:
     usual = BuildOptions().degree
-    bits = bits_within(small.budget_bytes, small.n, small.dim)
+    chosen = sizes_of(small.n, small.dim, memory_bytes=small.budget_bytes)
+    bits = (chosen.memory_bits, chosen.record_bits)
     (default,) = [
         one for one in small.candidates if (one.degree, one.memory_bits, one.record_bits) == (usual, *bits)
     ]
@@ -142,7 +143,7 @@ def test_every_metric_and_few_rows(metric: str, tmp_path: Path) -> None:
 
 def test_in_a_small_budget_neighbors_share_links_or_links_go_to_disk(tmp_path: Path) -> None:
     rows = synthetic_vectors(3_000, 64, seed=4)
-    least = codes_bytes_least(3_000, 64)
+    least = sizes_of(3_000, 64).codes_least_bytes
     found = quick(rows, tmp_path, memory=least + 3_000)
     assert all(one.links_kept < 8 for one in found.candidates)
     assert all((one.plan == "links_on_disk") == (one.links_kept == 0) for one in found.candidates)
@@ -272,12 +273,13 @@ def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(small: velo.P
 def test_bits_around_what_a_budget_chooses() -> None:
     for share in (0.1, 0.15, 0.2, 0.25, 0.3, 0.5):
         budget = int(share * 1_000_000 * 128 * 4)
-        around = bits_around(budget, 1_000_000, 128)
-        assert bits_within(budget, 1_000_000, 128) in around
+        around = _splits(budget, 1_000_000, 128)
+        chosen = sizes_of(1_000_000, 128, memory_bytes=budget)
+        assert (chosen.memory_bits, chosen.record_bits) in around
         assert 1 <= len(around) <= 3
-    least = codes_bytes_least(1_000_000, 128)
-    assert bits_around(least - 1, 1_000_000, 128) == []
-    assert bits_around(least, 1_000_000, 128) == [(1, 7)]
+    least = sizes_of(1_000_000, 128).codes_least_bytes
+    assert _splits(least - 1, 1_000_000, 128) == []
+    assert _splits(least, 1_000_000, 128) == [(1, 7)]
 
 
 def test_the_command_prints_candidates_and_lines_that_run(sample: Any, tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_errors_of_the_command_are_one_line(sample: Any, tmp_path: Path) -> None
     given = ["tune", str(sample.folder / "sample.u8bin"), "--scratch", str(tmp_path), "--memory", "1000"]
     done = CliRunner().invoke(app, [*given, "--json"])
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["error"]["needed_bytes"] == codes_bytes_least(20_000, 128)
+    assert json.loads(done.stdout)["error"]["needed_bytes"] == sizes_of(20_000, 128).codes_least_bytes
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:

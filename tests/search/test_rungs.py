@@ -11,7 +11,7 @@ import pytest
 import velo
 from tests.rungs import PAGES, RUNGS, budget_of, kind_of, links_in
 from velo import errors
-from velo.options import BuildOptions, page_codes_bytes_least
+from velo.options import BuildOptions, sizes_of
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, DIM = 3_000, 32
@@ -20,7 +20,7 @@ N, DIM = 3_000, 32
 def test_what_is_built_for_a_budget_opens_in_it_and_is_a_rung(tmp_path: Path) -> None:
     rows, queries = np.split(synthetic_vectors(N + 40, DIM, seed=4, intrinsic_dim=12), [N])
     truth = brute_force(rows, queries, 10)
-    budget: float = page_codes_bytes_least(N, DIM)
+    budget: float = sizes_of(N, DIM).page_codes_least_bytes
     with pytest.raises(errors.BudgetTooSmallError) as refused:
         BuildOptions(search_memory=int(budget) - 1).for_vectors(N, DIM)
     assert refused.value.needed_bytes == budget

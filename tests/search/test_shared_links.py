@@ -10,7 +10,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.options import SHARED_LINKS, OpenTuning
+from velo.options import OpenTuning, links_steps
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, DIM = 6000, 48
@@ -35,7 +35,7 @@ def folder(rows: np.ndarray, tmp_path_factory: Any) -> Path:
     return path
 
 
-@pytest.fixture(params=sorted(SHARED_LINKS))
+@pytest.fixture(params=sorted(links_steps(shared=True)))
 def index(request: Any, folder: Path) -> Any:
     with velo.open(folder, threads=1, tuning=OpenTuning(links_kept=request.param)) as opened:
         assert opened.info()["links_kept"] == request.param
@@ -98,5 +98,5 @@ def test_a_budget_below_says_what_would_do(folder: Path) -> None:
     needed = raised.value.needed_bytes
     assert needed is not None
     with velo.open(folder, memory=needed, threads=1) as index:
-        assert index.info()["links_kept"] == min(SHARED_LINKS)
+        assert index.info()["links_kept"] == min(links_steps(shared=True))
         assert index.info()["memory_within_budget_bytes"] <= needed

@@ -11,10 +11,8 @@ from velo.formats.files import as_source
 from velo.options import (
     METRIC_CODES,
     BuildOptions,
-    bits_usual,
-    codes_bytes,
     memory_bytes,
-    page_codes_bytes_least,
+    sizes_of,
 )
 from velo.segments.segment import Segment
 from velo.types import AnyArray, Memory
@@ -116,6 +114,6 @@ def _for_share(memory: Memory | None, row_count: int, dim: int) -> dict[str, Any
     """
     budget = memory_bytes(memory, row_count, dim)
     is_share = memory_bytes(memory, 2 * row_count, dim) > budget
-    usual = codes_bytes(row_count, dim, *bits_usual(None))
-    is_short = page_codes_bytes_least(row_count, dim) <= budget < usual
+    usual = sizes_of(row_count, dim)
+    is_short = usual.page_codes_least_bytes <= budget < usual.needed_bytes
     return {"search_memory": memory} if is_share and is_short else {}

@@ -28,7 +28,7 @@ from velo.cli.output import (
 from velo.errors import NativeLibraryError, NotAnIndexError
 from velo.folder.leftovers import clean_folder
 from velo.index import device_dict, open_index, verify_folder
-from velo.options import IO_CODES, SHARED_LINKS
+from velo.options import IO_CODES, links_steps
 from velo.planning.budgets import PlannedBudget, plans
 from velo.results import kept_text, size_text
 
@@ -105,7 +105,7 @@ def _links(row: PlannedBudget) -> str:
         return "on disk"
     if row.plan == "pages":
         return f"none; {row.page_codes_kept} code{'s' if row.page_codes_kept != 1 else ''} a page"
-    return f"{row.links_kept}, shared" if row.links_kept in SHARED_LINKS else str(row.links_kept)
+    return f"{row.links_kept}, shared" if row.links_kept in links_steps(shared=True) else str(row.links_kept)
 
 
 def _measured(row: PlannedBudget) -> tuple[str, ...]:

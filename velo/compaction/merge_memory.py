@@ -7,45 +7,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from velo.errors import BudgetTooSmallError, BusyError
-from velo.options import memory_bytes
-from velo.options.bits import dim_code_of
+from velo.options import memory_bytes, sizes_of
 from velo.options.checks import is_share
 from velo.segments.data import LiveData
 from velo.types import Memory
 
-__all__ = ["BuildBytes", "MergeMemory"]
-
-# Memory of a build, as in zig/src/index/options.zig.
-_ROW_BYTES: Final = 20
-_MEMBER_BYTES: Final = 44
-_MEMBERS_LEAST: Final = 1024
-_PARTITIONS_MAX: Final = 1024
-_ROOM_SHARE: Final = 1.15
+__all__ = ["MergeMemory"]
 
 #: Of the budget at most this share is left to the delta by merges: a row of the delta takes about as much as
 #: in a build, and the delta a tenth of `memory`.
 _DELTA_SHARE: Final = 1 / 8
-
-
-@dataclass(frozen=True)
-class BuildBytes:
-    """Memory of a build: `least` in partitions, `whole` in one piece."""
-
-    least: int
-    whole: int
-
-    @classmethod
-    def of(cls, rows: int, dim: int, degree: int) -> BuildBytes:
-        """The memory of a build with these rows, dimensions and links."""
-        member = dim_code_of(dim) + 4 * degree + _MEMBER_BYTES
-        whole = rows * member
-        members = int(-(-2 * _ROOM_SHARE * rows // _PARTITIONS_MAX))
-        partition = members * (member + 4) if members > _MEMBERS_LEAST else 0
-        return cls(min(whole, rows * _ROW_BYTES + partition), whole)
 
 
 class MergeMemory:
@@ -57,8 +31,8 @@ class MergeMemory:
     Parameters
     ----------
     named : int, float, str or None
-        As users name it. A share, or a budget that follows from `memory`, counts as at least the need of the
-        segment that is made: only a number of bytes can be too small.
+        As users give it. A share, or a budget derived from `memory`, counts as at least the need of the
+        segment: only a number of bytes can be too small.
     memory : int, float, str or None
         Of the index: the default for `named`. None: there is no bound.
 
@@ -76,12 +50,13 @@ class MergeMemory:
         self._taken = 0
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
-        least = BuildBytes.of(self._delta_rows, self._dim, 0).least
+        #: Memory of the build of a full delta, with no links counted.
+        self._delta_least = int(sizes_of(self._delta_rows, self._dim).build_least_bytes)
         self._has_floor = named is None or is_share(named)
-        self._least = least if self._has_floor else 1
+        self._least = self._delta_least if self._has_floor else 1
         total = self.total(int(info.rows) + self._delta_rows)
         if total is not None:
-            _check(least, total)
+            _check(self._delta_least, total)
 
     @property
     def taken(self) -> int:
@@ -96,13 +71,13 @@ class MergeMemory:
 
     def for_delta(self, total: int, degree: int) -> int:
         """The share that merges leave to the delta: a full one is built in one piece, if that is little."""
-        full = BuildBytes.of(self._delta_rows, self._dim, degree)
-        return min(total, max(full.least, min(full.whole, int(total * _DELTA_SHARE))))
+        full = sizes_of(self._delta_rows, self._dim, degree=degree)
+        share = min(full.build_whole_bytes, int(total * _DELTA_SHARE))
+        return int(min(total, max(full.build_least_bytes, share)))
 
     def rest(self, total: int) -> int:
         """The most that a merge may take beside others, so that a full delta can still become a segment."""
-        least = BuildBytes.of(self._delta_rows, self._dim, 0).least
-        return max(0, (total - self._taken) * 3 // 4 - least)
+        return max(0, (total - self._taken) * 3 // 4 - self._delta_least)
 
     @contextlib.contextmanager
     def share(self, total: int, least: int, most: int, deadline: float | None = None) -> Iterator[int]:
@@ -129,7 +104,7 @@ class MergeMemory:
                 if not self._changed.wait_for(
                     lambda: self._waiting[0] is turn and total - self._taken >= least, left
                 ):
-                    raise BusyError("other merges take the memory that a part of these rows needs: try again")
+                    raise BusyError("other merges take the memory that these rows need: try again")
                 free = total - self._taken
                 bytes_taken = free if most < least else min(most, free)
                 self._taken += bytes_taken
@@ -147,7 +122,7 @@ class MergeMemory:
 def _check(least: int, total: int) -> None:
     if total < least:
         raise BudgetTooSmallError(
-            f"merge_memory is {total:,} bytes; to make a part takes {least:,} bytes at least",
+            f"merge_memory is {total:,} bytes; a segment takes {least:,} bytes at least",
             argument="merge_memory",
             needed_bytes=least,
         )

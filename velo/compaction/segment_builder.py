@@ -18,11 +18,11 @@ from typing import Any, Final
 from velo.building.segments import build_segment
 from velo.compaction.checkpoint import MergeCheckpoint
 from velo.compaction.large_rows import LargeRows, SegmentOfCall
-from velo.compaction.merge_memory import BuildBytes, MergeMemory
+from velo.compaction.merge_memory import MergeMemory
 from velo.compaction.sources import Sources
 from velo.errors import BusyError, VeloError
 from velo.folder.replace import os_failure
-from velo.options import BuildOptions
+from velo.options import BuildOptions, sizes_of
 from velo.segments.data import DONE, LiveData
 from velo.segments.segment import Segment, segment_bytes
 from velo.segments.view import View
@@ -298,7 +298,7 @@ class SegmentBuilder:
             yield None
             return
         degree = BuildOptions().degree if like is None else int(like.info().degree)
-        least = BuildBytes.of(count, sources.view.shape.dim, degree).least
+        least = int(sizes_of(count, sources.view.shape.dim, degree=degree).build_least_bytes)
         most = total
         if how.leaves_room:
             of_delta = self._memory.for_delta(total, degree)

@@ -1,21 +1,6 @@
 """Options of builds, opens and searches, checked before the library sees them."""
 
-from velo.options.bits import (
-    LINKS_ENOUGH,
-    LINKS_STEPS,
-    SHARED_LINKS,
-    bits_around,
-    bits_usual,
-    bits_within,
-    codes_bytes,
-    codes_bytes_least,
-    links_fit,
-    page_codes_bytes_least,
-    page_levels,
-    shared_links_within,
-)
 from velo.options.build import (
-    LINKS_KEPT_USUAL,
     BuildKeywords,
     BuildOptions,
     PublicField,
@@ -40,19 +25,16 @@ from velo.options.codes import (
     code_of,
 )
 from velo.options.fusion import RRF, Fusion, Weighted, fusion_of, texts_of
+from velo.options.sizes import links_steps, sizes_of
 from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
 
 __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
     "IO_CODES",
-    "LINKS_ENOUGH",
-    "LINKS_KEPT_USUAL",
-    "LINKS_STEPS",
     "METRIC_CODES",
     "PLAN_CODES",
     "RRF",
-    "SHARED_LINKS",
     "UINT32_MAX",
     "BuildKeywords",
     "BuildOptions",
@@ -62,25 +44,18 @@ __all__ = [
     "PublicField",
     "SearchTuning",
     "Weighted",
-    "bits_around",
-    "bits_usual",
-    "bits_within",
     "build_options",
     "code_of",
-    "codes_bytes",
-    "codes_bytes_least",
     "fill_search",
     "folder_path",
     "fusion_of",
     "in_range",
     "k_of_one_search",
     "limit_of",
-    "links_fit",
+    "links_steps",
     "memory_bytes",
-    "page_codes_bytes_least",
-    "page_levels",
-    "shared_links_within",
     "shows_build_options",
+    "sizes_of",
     "texts_of",
     "whole_number",
 ]

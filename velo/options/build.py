@@ -5,34 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from velo.errors import BudgetTooSmallError, InvalidArgumentError
-from velo.options.bits import (
-    SHARD_ROWS_MAX,
-    bits_usual,
-    bits_within,
-    codes_bytes,
-    links_fit,
-    page_codes_bytes,
-    shared_links_within,
-)
+from velo.errors import InvalidArgumentError
 from velo.options.checks import (
+    SHARE_FLOOR_BYTES,
     UINT32_MAX,
-    has_floor,
     in_range,
+    is_share,
     limit_of,
     memory_bytes,
     real_number,
     whole_number,
 )
 from velo.options.codes import METRIC_CODES, code_of
+from velo.options.sizes import SHARD_ROWS_MAX, sizes_of
 from velo.types import Memory, MetricName
 
-__all__ = ["LINKS_KEPT_USUAL", "BuildKeywords", "BuildOptions", "build_options", "shows_build_options"]
-
-#: Links a vertex that a build keeps for memory, where the degree allows it.
-LINKS_KEPT_USUAL: Final = 32
+__all__ = ["BuildKeywords", "BuildOptions", "build_options", "shows_build_options"]
 
 Built = TypeVar("Built", bound=Callable[..., Any])
 
@@ -142,40 +132,25 @@ class BuildOptions:
                 f"divide them into {-(-row_count // SHARD_ROWS_MAX)} shards or more (build_collection)",
                 argument="vectors",
             )
-        links_kept = min(LINKS_KEPT_USUAL, self.degree) if self.links_kept is None else self.links_kept
-        memory_bits, record_bits = bits_usual(self.memory_bits)
-        page_links = True if self.page_links is None else self.page_links
-        budget = memory_bytes(self.search_memory, row_count, dim, "search_memory")
-        if budget and self.memory_bits is None:
-            memory_bits, record_bits = bits_within(budget, row_count, dim)
-        if self.record_bits is not None:
-            record_bits = self.record_bits
-        if budget and self.page_links is None:
-            shape = (budget, row_count, dim, memory_bits)
-            fit = links_fit(*shape) or (links_kept >= 8 and shared_links_within(*shape, record_bits))
-            page_links = not (links_kept and fit)
-        codes = codes_bytes(row_count, dim, memory_bits, record_bits)
-        page_codes = budget > 0 and codes > budget if self.page_codes is None else self.page_codes
-        if page_codes and budget and self.page_links is None:
-            page_links = not links_kept
-        needed = (
-            page_codes_bytes(row_count, dim, memory_bits, record_bits, page_links) if page_codes else codes
+        sizes = sizes_of(
+            row_count,
+            dim,
+            memory_bytes=memory_bytes(self.search_memory, row_count, dim, "search_memory"),
+            memory_floor_bytes=SHARE_FLOOR_BYTES if is_share(self.search_memory) else 0,
+            degree=self.degree,
+            memory_bits=self.memory_bits,
+            record_bits=self.record_bits,
+            links_kept=self.links_kept,
+            page_links=self.page_links,
+            page_codes=self.page_codes,
         )
-        if budget and needed > budget and not has_floor(self.search_memory, needed):
-            what = "a code of each page" if page_codes else "the codes"
-            raise BudgetTooSmallError(
-                f"search_memory is {budget} bytes; {what}, of {memory_bits} bits a dimension, "
-                f"and the page directory take {needed}",
-                argument="search_memory",
-                needed_bytes=needed,
-            )
         return replace(
             self,
-            memory_bits=memory_bits,
-            record_bits=record_bits,
-            links_kept=links_kept,
-            page_links=page_links,
-            page_codes=page_codes,
+            memory_bits=int(sizes.memory_bits),
+            record_bits=int(sizes.record_bits),
+            links_kept=int(sizes.links_built),
+            page_links=bool(sizes.page_links),
+            page_codes=bool(sizes.page_codes),
         )
 
     def fill(self, struct: Any) -> None:

@@ -5,6 +5,7 @@ Reads, rounds and estimates come from the calibration of the index.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +18,14 @@ from velo.folder.live import data_folders
 from velo.folder.manifest import read_manifest
 from velo.index import Index, open_index
 from velo.options import (
-    LINKS_STEPS,
     PLAN_CODES,
+    BuildOptions,
     OpenTuning,
-    bits_within,
     fill_search,
     folder_path,
+    links_steps,
     memory_bytes,
-    page_codes_bytes_least,
+    sizes_of,
 )
 from velo.types import Memory, PathLike
 
@@ -50,15 +51,15 @@ class PlannedBudget:
     share, budget_bytes : float, int
         Of n·d·4 bytes, and in bytes.
     needed_bytes : int or None
-        The least that opens; all else is None then.
+        The smallest budget that opens; set if this one does not, and all other fields are None then.
     memory_bits, links_kept : int or None
         An open may keep one step of links less: the length of shorter lists is an estimate.
     page_codes_kept : int or None
-        Codes of each page, if there is no room for codes of vectors.
+        Codes of each page if codes of vectors do not fit, else 0.
     memory_bytes : dict of str to int
         Codes, links, cache and page directory.
     list_size, recall, reads, rounds, estimates : optional
-        Of a search for the recall asked, with new queries.
+        Of a search for the given recall, with new queries.
     more : dict of str to float, or None
         Reads, rounds and estimates with another 5 % of the vectors' size.
     build_bits : tuple of int, or None
@@ -93,13 +94,13 @@ def plans(
     recall: float = 0.95,
     k: int = 10,
 ) -> list[PlannedBudget]:
-    """Plan budgets from the least that opens to 50 % of the float32 vectors.
+    """Plan budgets from the smallest one that opens to 50 % of the float32 vectors.
 
     Parameters
     ----------
     path : path
-        An index. If it was written to, its largest segment is planned, with its share of each budget: a
-        search reads mostly there.
+        An index. If it has several segments, the largest is planned, with its share of each budget: most
+        reads of a search are there.
     memory : int, float or str, optional
         A further budget for the table.
     recall, k : float, int
@@ -132,7 +133,7 @@ def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[P
     with index:
         whole = index.n * index.dim * 4
         budgets = {int(share * whole) for share in SHARES}
-        least = _bought(index, 1, whole, recall, k).needed_bytes
+        least = _planned(index, 1, whole, recall, k).needed_bytes
         if least is not None:
             budgets.add(least)
         if memory is not None:
@@ -141,14 +142,14 @@ def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[P
 
 
 def _open_largest(folder: Path) -> tuple[Index, int]:
-    """The index with few links in memory, of one that was written to its largest segment; and all rows."""
+    """Open the largest segment with few links in memory; returns it and the rows of all segments."""
     folders = data_folders(folder)
     if not folders:
-        raise UnsupportedError(f"{folder} has no part yet that could be measured: flush it first")
+        raise UnsupportedError(f"{folder} has no segment yet: flush it first")
     rows = [read_manifest(segment).row_count for segment in folders]
     segment = folders[rows.index(max(rows))]
     try:
-        index = open_index(segment, threads=1, tuning=OpenTuning(links_kept=LINKS_STEPS[-1]))
+        index = open_index(segment, threads=1, tuning=OpenTuning(links_kept=links_steps()[-1]))
     except InvalidArgumentError as error:
         if error.argument != "links_kept":
             raise
@@ -160,16 +161,17 @@ def _open_largest(folder: Path) -> tuple[Index, int]:
 
 
 def _with_next(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
-    one = _bought(index, budget, whole, recall, k)
-    if budget >= page_codes_bytes_least(index.n, index.dim):
-        one = replace(one, build_bits=bits_within(budget, index.n, index.dim))
+    one = _planned(index, budget, whole, recall, k)
+    with suppress(BudgetTooSmallError):
+        sizes = sizes_of(index.n, index.dim, degree=BuildOptions.degree, memory_bytes=budget)
+        one = replace(one, build_bits=(int(sizes.memory_bits), int(sizes.record_bits)))
     if one.reads is None:
         return one
-    next_one = _bought(index, budget + int(_STEP * whole), whole, recall, k)
+    next_one = _planned(index, budget + int(_STEP * whole), whole, recall, k)
     return replace(one, more={name: getattr(next_one, name) for name in ("reads", "rounds", "estimates")})
 
 
-def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
+def _planned(index: Index, budget: int, whole: int, recall: float, k: int) -> PlannedBudget:
     options = _native.new("velo_search_options")
     fill_search(options, k, recall, None, None, None)
     split, expected = _native.new("velo_memory_plan"), _native.new("velo_expectation")
@@ -182,23 +184,17 @@ def _bought(index: Index, budget: int, whole: int, recall: float, k: int) -> Pla
         _native.check(status, "memory")
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
-    segments = {name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")}
-    shape: dict[str, Any] = {
-        "plan": _PLANS[split.plan],
-        "memory_bits": index.info()["memory_bits"],
-        "links_kept": int(split.links_kept),
-        "page_codes_kept": int(split.page_codes_kept),
-        "memory_bytes": segments,
-        "list_size": int(expected.list_size),
-    }
-    if not expected.calibrated:
-        return PlannedBudget(share, budget, **shape)
+    measured = ("recall", "reads", "rounds", "estimates") if expected.calibrated else ()
     return PlannedBudget(
         share,
         budget,
-        **shape,
-        recall=float(expected.recall),
-        reads=float(expected.reads),
-        rounds=float(expected.rounds),
-        estimates=float(expected.estimates),
+        plan=_PLANS[split.plan],
+        memory_bits=index.info()["memory_bits"],
+        links_kept=int(split.links_kept),
+        page_codes_kept=int(split.page_codes_kept),
+        memory_bytes={
+            name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")
+        },
+        list_size=int(expected.list_size),
+        **{name: float(getattr(expected, name)) for name in measured},
     )

@@ -15,31 +15,30 @@ __all__ = ["Proposal", "TunedCandidate"]
 
 @dataclass(frozen=True)
 class TunedCandidate:
-    """One set of build options, and what it was like on the sample.
+    """One set of build options, and its measurements on the sample.
 
     Attributes
     ----------
     degree, memory_bits, record_bits, links_built : int
         Options of the build.
     plan : {"links_in_memory", "links_on_disk"}
-        What an open of all rows within the budget would choose,
+        The plan of an open of all rows within the budget.
     links_kept : int
-        and the links a vertex that it would keep in memory.
+        Links a vertex that such an open keeps in memory.
     page_links : bool
-        Whether pages hold links as well: only for links on disk.
+        Whether pages hold links as well: needed for links on disk only.
     memory_bytes : int
         Codes, links and page directory of all rows.
     disk_bytes_per_vector : float
-        Of all files, but for metadata, with all rows.
+        Of all files except metadata, with all rows.
     reached : bool
-        False where no list tried found the recall on the sample; all that follows is of the longest one then.
+        False if no list found the recall on the sample; the following fields are those of the longest then.
     list_size, recall, reads, rounds, estimates, busy_us : float
         Of searches of the sample, as in :class:`TunedPoint`. More rows take somewhat more of each.
     cost_us : float
-        What a query keeps the machine busy for: its share of the workers' time, or of the device's where that
-        is more. Candidates are compared by it.
+        A query's share of the workers' time, or of the device's if that is more. The smallest is the best.
     points : tuple of TunedPoint
-        What searches with one list after another were like.
+        Searches with one list size after another.
     """
 
     degree: int
@@ -69,24 +68,24 @@ class Proposal:
     Attributes
     ----------
     chosen : TunedCandidate
-        The one whose queries cost least at the recall. Among those within 8 % of it, which a sample cannot
-        tell apart, the degree nearest to the default one, then the bits that ``search_memory=`` of a build
-        would choose, then the fewest rounds.
+        The candidate with the cheapest queries at the recall. Among those within 8 % of it, a difference that
+        a sample does not show, the degree nearest to the default one, then the bits that ``search_memory=``
+        of a build chooses, then the fewest rounds.
     candidates : tuple of TunedCandidate
-        All that were tried, by bits and degree.
+        All candidates, by bits and degree.
     n, dim : int
     metric : str
     memory : int, float or str
-        As it was asked for,
+        As given.
     budget_bytes : int
-        and in bytes.
+        The same in bytes.
     recall, k : float, int
     sample_rows, query_count : int
-        Rows that were indexed, and others that were searched for.
+        Indexed rows, and held-out rows that were searched for.
     threads : int
         Workers of the searches.
     reads_per_s : float
-        Reads of a page a second that the device answered from 32 threads.
+        Page reads a second of the device, from 32 threads.
     """
 
     chosen: TunedCandidate
@@ -105,7 +104,7 @@ class Proposal:
 
     @property
     def table(self) -> list[tuple[str, ...]]:
-        """The candidates as rows of text, the heads of the columns first; ``*`` marks the chosen one."""
+        """The candidates as rows of text, column headings first; ``*`` marks the chosen one."""
         return [_HEADS, *(_cells(one, one is self.chosen) for one in self.candidates)]
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError
 from velo.folder.replace import os_failure
 from velo.formats.source import ArraySource, FileSource, Source, native_dtype
 from velo.index import Index, open_index
-from velo.options import LINKS_ENOUGH, LINKS_STEPS, SHARED_LINKS, BuildOptions, OpenTuning
+from velo.options import BuildOptions, OpenTuning, links_steps
 from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
@@ -48,6 +48,9 @@ _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760)
 #: How often each list is searched with; the least counts.
 _RUNS: Final = 3
 
+#: A budget that holds any sample.
+_AMPLE: Final = 1 << 60
+
 #: Bits by which a link in memory, or an edge in a record, grows with each doubling of the vectors (gaps of
 #: ids in placement order): 0.68 to 0.73 from 50,000 to a million SIFT descriptors.
 _LINK_BITS_DOUBLING: Final = 0.73
@@ -55,12 +58,12 @@ _LINK_BITS_DOUBLING: Final = 0.73
 
 @dataclass(frozen=True)
 class TunedPoint:
-    """Searches of a sample with one list, or for one recall: means of a query.
+    """Searches of a sample with one list size, or for one recall: means of a query.
 
     Attributes
     ----------
     list_size : float
-        Candidates that such a search keeps.
+        Length of the candidate list.
     recall, reads, rounds, estimates : float
     busy_us : float
         Processor time, the least of three runs over all queries; microseconds.
@@ -76,7 +79,7 @@ class TunedPoint:
 
 @dataclass(frozen=True)
 class Sample:
-    """Vectors to index, other vectors as queries, and their neighbors; `n` rows in the whole input."""
+    """Vectors to index, other vectors as queries, and their exact neighbors; the whole input has `n` rows."""
 
     n: int
     rows: AnyArray
@@ -100,20 +103,24 @@ class Sample:
             raise KeyboardInterrupt from None  # a build would say that its work stays
 
     def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
-        """That index with the links and pages in memory that the whole one would keep in `budget_bytes`."""
+        """Open that index with the links and pages in memory that the whole one keeps in `budget_bytes`."""
         built, page_links = None, True
-        for links in (None, *LINKS_STEPS, *SHARED_LINKS):
-            if links is None or built is None or (links < built and built >= LINKS_STEPS[-1]):
+        own_least = links_steps()[-1]
+        for links in (None, *links_steps(), *links_steps(shared=True)):
+            if links is None or built is None or (links < built and built >= own_least):
                 tuning = OpenTuning(links_kept=links, cache_share=0.0)
-                index = open_index(folder, threads=threads, plan="links_in_memory", tuning=tuning)
+                # With a budget that holds everything an open keeps the links that are worth their memory.
+                index = open_index(
+                    folder, threads=threads, plan="links_in_memory", memory=_AMPLE, tuning=tuning
+                )
                 resident = self.resident_bytes(index)
-                if resident <= budget_bytes and index.info()["links_kept"] <= LINKS_ENOUGH:
+                if resident <= budget_bytes:
                     return self._with_pages(index, budget_bytes - resident)
                 built, page_links = index.info()["links_built"], index.info()["page_links"]
                 index.close()
         if not page_links:  # the caller sees that it takes too much
             return open_index(
-                folder, threads=threads, tuning=OpenTuning(links_kept=min(LINKS_STEPS[-1], built or 1))
+                folder, threads=threads, tuning=OpenTuning(links_kept=min(own_least, built or 1))
             )
         return open_index(folder, threads=threads, plan="links_on_disk")
 
@@ -158,7 +165,7 @@ class Sample:
 
 
 def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:
-    """Bytes a vector by which links in an index of the sample are smaller than in one of all rows."""
+    """Bytes a vector that links of an index of all rows take more than those of the sample's index."""
     return links * _LINK_BITS_DOUBLING * math.log2(max(1.0, n / sample_rows)) / 8
 
 

@@ -1,22 +1,20 @@
 """Choice of build and open options by trials on a sample of the vectors, on this machine.
 
-FlashANNS (§4.3) chooses the degree of its graph before it is built: it times reads and computation on indexes
-over a sample, with random links. Here the sample's indexes are real ones, since a degree also decides how
-many reads a recall takes, and the bits of codes are chosen along with it.
+Small indexes are built over the sample for several splits of the bits, then, with the best split, for several
+degrees. Rows held out of the sample are searched for with growing candidate lists. The better candidate keeps
+the machine less busy with queries at the given recall: the workers by measured processor time, or the device
+by reads over its rate. (FlashANNS, §4.3, chooses a degree by random links; real graphs also show the reads
+that a recall takes.)
 
-Small indexes are built over the sample for several splits of the bits, then, with the best of them, for
-several degrees; rows held out of the sample are searched for with growing lists. The better of two candidates
-is the one whose queries at the recall asked keep the machine less busy: the workers by measured processor
-time, or the device by reads over its rate.
-
-A sample cannot show the value of higher degrees in a much larger graph, and its codes are nearer to the
-processor than a large index's. So no rates are predicted.
+No rates are predicted: a sample does not show the value of higher degrees in a much larger graph, and its
+codes fit processor caches better.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,16 +25,11 @@ from velo import _native
 from velo.errors import BudgetTooSmallError, CancelledError, InvalidArgumentError
 from velo.formats.files import as_source
 from velo.options import (
-    LINKS_KEPT_USUAL,
     BuildOptions,
-    bits_around,
-    bits_within,
-    codes_bytes_least,
     fill_search,
     in_range,
-    links_fit,
     memory_bytes,
-    shared_links_within,
+    sizes_of,
     whole_number,
 )
 from velo.planning.proposal import Proposal, TunedCandidate
@@ -84,8 +77,8 @@ def tune(
 ) -> Proposal:
     """Propose how to build and open an index, by small ones over a sample of its vectors.
 
-    At most three splits of the bits and the degrees asked for are tried, with a build over the sample each:
-    less than a minute for 50,000 vectors of 128 dimensions on two cores. The sample is held in memory.
+    At most three splits of the bits and the given degrees are tried, each with a build over the sample: less
+    than a minute for 50,000 vectors of 128 dimensions on two cores. The sample is held in memory.
 
     Parameters
     ----------
@@ -106,9 +99,9 @@ def tune(
     seed : int
         Of the draw and the builds.
     scratch : path, optional
-        A folder for the sample's indexes, on the device to tune for; they take some 2 KB a row of the sample
-        at 128 dimensions. Without it the folder of the file of vectors, or the current one. What was written
-        is removed at the end, however that comes.
+        A folder for the sample's indexes, on the device to tune for; they take about 2 KB a row of the sample
+        at 128 dimensions. Without it the folder of the file of vectors, or the current one. Its files are
+        removed at the end, after errors too.
     progress : callable, optional
         Called with (what is done, steps done, steps in all); returning False cancels.
 
@@ -119,18 +112,18 @@ def tune(
     Raises
     ------
     InvalidArgumentError, EmptyError, DtypeError, NotFiniteError, FormatError
-        Naming the argument or file.
+        They name the argument or file.
     BudgetTooSmallError
-        The codes alone would not fit; ``needed_bytes`` would do, with links on disk. Of an index that holds
-        codes of pages alone (`page_codes`) there is nothing to tune.
+        The codes do not fit; ``needed_bytes`` is enough for them, with links on disk. Indexes with codes of
+        pages alone (`page_codes`) are not tuned.
     NoSpaceError, PermissionDeniedError
         The folder for scratch.
     CancelledError
 
     Notes
     -----
-    Counts are those of the sample, which more rows take somewhat more of; what they take on disk and in
-    memory is reckoned for all rows. With links on disk nothing is taken to be cached.
+    Counts are those of the sample; searches of more rows take somewhat more. Disk and memory are those of all
+    rows. With links on disk no cache is assumed.
 
     Examples
     --------
@@ -152,19 +145,18 @@ def tune(
     if not tried:
         raise InvalidArgumentError(f"degrees must be whole numbers, not {degrees!r}", argument="degrees")
     if memory is None:
-        raise InvalidArgumentError(
-            "memory must be given: it is what options are chosen for", argument="memory"
-        )
+        raise InvalidArgumentError("memory must be given: options are chosen for it", argument="memory")
     usual = min(tried, key=lambda degree: abs(degree - _DEGREE_USUAL))
-    options = BuildOptions(metric=metric, threads=threads, seed=seed, degree=usual, links_kept=0)
+    options = BuildOptions(metric=metric, threads=threads, seed=seed, degree=usual)
     source = as_source(vectors)
     check_source(source)
     n, dim = source.shape
     budget = memory_bytes(memory, n, dim)
-    splits = bits_around(budget, n, dim)
-    usual_bits = bits_within(budget, n, dim)
+    splits = _splits(budget, n, dim)
     if not splits:
-        raise _too_small(budget, n, codes_bytes_least(n, dim))
+        raise _too_small(budget, n, int(sizes_of(n, dim).codes_least_bytes))
+    chosen = sizes_of(n, dim, memory_bytes=budget)
+    usual_bits = (int(chosen.memory_bits), int(chosen.record_bits))
     trial = _Trial(options, budget, float(recall), len(splits) + len(tried), progress)
     trial.tell("drawing the sample")
     drawn = draw(source, sample, metric, k, seed)
@@ -192,6 +184,16 @@ def tune(
         threads=trial.threads,
         reads_per_s=trial.reads_per_s,
     )
+
+
+def _splits(budget: int, n: int, dim: int) -> list[tuple[int, int]]:
+    """The bits that a build would choose for a budget, and one step more and one less, if their codes fit."""
+    splits: list[tuple[int, int]] = []
+    for step in (1, 0, -1):
+        with suppress(BudgetTooSmallError):
+            sizes = sizes_of(n, dim, memory_bytes=budget, page_codes=False, bits_step=step)
+            splits.append((int(sizes.memory_bits), int(sizes.record_bits)))
+    return list(dict.fromkeys(splits))
 
 
 def _too_small(budget: int, n: int, needed: int) -> BudgetTooSmallError:
@@ -247,14 +249,12 @@ class _Trial:
         options = replace(
             self._options,
             degree=degree,
-            links_kept=min(degree, LINKS_KEPT_USUAL),
+            search_memory=self._budget,
             memory_bits=bits[0],
             record_bits=bits[1],
-            page_links=not (
-                links_fit(self._budget, n, sample.rows.shape[1], bits[0])
-                or shared_links_within(self._budget, n, sample.rows.shape[1], *bits)
-            ),
-        )
+            page_codes=False,
+        ).for_vectors(n, sample.rows.shape[1])
+        options = replace(options, search_memory=None)
         folder = folder / f"{degree}-{bits[0]}-{bits[1]}"
         sample.build(folder, options, self._go_on)
         with sample.open_within(folder, self._budget, options.threads) as index:

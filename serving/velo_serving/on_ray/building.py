@@ -21,8 +21,7 @@ from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import durable_file, os_failure
 from velo.formats.source import Source, chunk_rows
-from velo.options import BuildKeywords, build_options, folder_path, in_range, memory_bytes
-from velo.options.bits import dim_code_of
+from velo.options import BuildKeywords, build_options, folder_path, in_range, memory_bytes, sizes_of
 from velo.types import AnyArray, Memory
 from velo_serving.catalog.collection import COLLECTION_FILE, FORMAT_VERSION, Collection, Pin, read_collection
 from velo_serving.catalog.locations import is_url, join, read_file, write_file
@@ -41,10 +40,6 @@ RETRIES: Final = 3
 
 #: What a build takes beside what grows with its vectors.
 FIXED_BYTES: Final = 64 << 20
-
-#: Bytes a vector of the graph stage, beside its code and its links.
-FACTOR_BYTES: Final = 12
-REST_BYTES: Final = 32
 
 #: How often nodes and tasks are looked at.
 LOOK_S: Final = 0.5
@@ -194,8 +189,8 @@ def reserved_bytes(job: BuildJob, dim: int) -> int:
     """The bytes that Ray reserves for the build of a shard: its budget, or its needs without one."""
     if job.build_memory is not None:
         return job.build_memory + FIXED_BYTES
-    vector = dim_code_of(dim) + FACTOR_BYTES + 4 * job.options.degree + REST_BYTES
-    return (job.stop - job.start) * vector + FIXED_BYTES
+    sizes = sizes_of(job.stop - job.start, dim, degree=job.options.degree)
+    return int(sizes.build_whole_bytes) + FIXED_BYTES
 
 
 def _checked_target(target: str | Path, vectors: Any) -> str:

@@ -14,6 +14,7 @@ comptime {
     _ = @import("submit.zig");
     _ = @import("live.zig");
     _ = @import("calibration.zig");
+    _ = @import("plan.zig");
     _ = @import("engines.zig");
     _ = @import("live_view.zig");
 }
@@ -53,6 +54,8 @@ const structs = .{
     .{ "velo_completion", @import("submit.zig").Completion },
     .{ "velo_expectation", @import("calibration.zig").Expectation },
     .{ "velo_memory_plan", @import("calibration.zig").MemoryPlan },
+    .{ "velo_plan_options", @import("plan.zig").Options },
+    .{ "velo_sizes", @import("plan.zig").Sizes },
     .{ "velo_column", @import("filters.zig").Column },
     .{ "velo_columns_info", @import("filters.zig").ColumnsInfo },
     .{ "velo_filter_info", @import("filters.zig").FilterInfo },

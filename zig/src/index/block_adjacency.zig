@@ -25,6 +25,14 @@ pub const Shape = struct {
         return shape.links / shape.stretch;
     }
 
+    /// An estimate of the bytes of a list. Its targets are in few regions, so a gap takes fewer bits than one of targets drawn
+    /// evenly would.
+    pub fn list_bytes(shape: Shape, vertices: f64) f64 {
+        const links = @min(@as(f64, @floatFromInt(shape.links)), vertices);
+        const gap_bits = 3.0 + 0.75 * @log2(@max(1, vertices / @as(f64, @floatFromInt(shape.links))));
+        return @min(@as(f64, layout.links.list_bytes_max), 3 + links * gap_bits / 8);
+    }
+
     fn lists(shape: Shape, vertices: u32) u32 {
         return (vertices + shape.stretch - 1) / shape.stretch;
     }
@@ -75,12 +83,9 @@ pub const BlockAdjacency = struct {
     }
 };
 
-/// The size of the lists of so many vertices, a little more than less. Targets of a list lie in few regions, so a gap takes
-/// fewer bits than one of targets drawn evenly would.
+/// The size of the lists of these vertices, rounded up.
 pub fn estimate_bytes(shape: Shape, vertices: u32) u64 {
-    const links: f64 = @floatFromInt(@min(shape.links, vertices));
-    const gap_bits = 3.0 + 0.75 * @log2(@max(1, @as(f64, @floatFromInt(vertices)) / @max(1, links)));
-    const list = @min(@as(f64, layout.links.list_bytes_max), 3 + links * gap_bits / 8);
+    const list = shape.list_bytes(@floatFromInt(vertices));
     const lists = shape.lists(vertices);
     const groups: u64 = layout.links.group_count(lists) + 1;
     return groups * (8 + layout.links.group_size) + @as(u64, @intFromFloat(@as(f64, @floatFromInt(lists)) * list)) + 64;

@@ -14,6 +14,7 @@ pub const space = @import("space.zig");
 pub const store_calibration = @import("committed.zig").store_calibration;
 pub const vectors = @import("vectors.zig");
 pub const trim = @import("lists_in_memory.zig");
+pub const sizes = @import("sizes.zig");
 pub const block_adjacency = @import("block_adjacency.zig");
 pub const verify = @import("committed.zig").verify;
 
@@ -29,6 +30,7 @@ test {
     _ = @import("warm_start.zig");
     _ = space;
     _ = trim;
+    _ = sizes;
     _ = block_adjacency;
     _ = vectors;
     _ = @import("committed.zig");

@@ -254,7 +254,7 @@ pub fn trim(
 }
 
 /// The next smaller number of links that can be kept; null below the first tier.
-fn step_down(built: u32, kept: u32) ?u32 {
+pub fn step_down(built: u32, kept: u32) ?u32 {
     if (built < kept) return built;
     var best: ?u32 = null;
     for (layout.links.tier_bounds) |bound| {

@@ -11,6 +11,9 @@ const Error = diagnostics.Error;
 const Metric = space.Metric;
 const Dtype = space.Dtype;
 
+/// Links a vertex in links.bin unless a build names a number.
+pub const links_usual = 32;
+
 pub const Options = struct {
     dim: u32,
     n: u64,
@@ -21,7 +24,7 @@ pub const Options = struct {
     degree: u32 = 48,
     build_list_size: u32 = 100,
     alpha: f32 = 1.2,
-    /// Null: 32, or the degree where that is less.
+    /// Null: `links_usual`, or the degree where that is less.
     links_kept: ?u32 = null,
     /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
     page_links: bool = true,
@@ -46,7 +49,7 @@ pub const Options = struct {
 
     /// Links a vertex in links.bin.
     pub fn links(self: *const Options) u32 {
-        return self.links_kept orelse @min(32, self.degree);
+        return self.links_kept orelse @min(links_usual, self.degree);
     }
 
     /// Pages as they are written.

@@ -23,16 +23,25 @@ const shares = [_]f64{ 0.17, 0.42, 0.75 };
 /// An open names a level by its count, as it names links.
 const count_max = base.limits.ranges.links_kept.max;
 
-pub fn header_of(n: u64, page_count: u32) Header {
-    var header: Header = .{ .page_count = page_count, .level_count = 1, .counts = @splat(0), .f_upper_max = 0 };
-    header.counts[0] = 1;
-    const records = @as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(page_count));
+pub const Counts = @FieldType(Header, "counts");
+
+/// Codes a page of each level, ascending, by the records of an average page; returns the number of levels.
+pub fn counts_of(records: f64, counts: *Counts) u32 {
+    counts.* = @splat(0);
+    counts[0] = 1;
+    var len: u32 = 1;
     for (shares) |share| {
         const count: u32 = @min(count_max, @as(u32, @intFromFloat(@round(share * records))));
-        if (count <= header.counts[header.level_count - 1]) continue;
-        header.counts[header.level_count] = count;
-        header.level_count += 1;
+        if (count <= counts[len - 1]) continue;
+        counts[len] = count;
+        len += 1;
     }
+    return len;
+}
+
+pub fn header_of(n: u64, page_count: u32) Header {
+    var header: Header = .{ .page_count = page_count, .level_count = 0, .counts = undefined, .f_upper_max = 0 };
+    header.level_count = counts_of(@as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(page_count)), &header.counts);
     return header;
 }
 

@@ -25,7 +25,7 @@ pub fn group_count(n: u32) u32 {
 
 /// Links of the tiers up to t: an open keeps one of these numbers, or all.
 pub const tier_bounds = [_]u32{ 8, 10, 12, 14, 16, 20, 24 };
-const tier_bits = 3;
+pub const tier_bits = 3;
 
 comptime {
     assert(tier_bounds.len < 1 << tier_bits);

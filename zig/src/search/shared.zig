@@ -200,7 +200,7 @@ pub fn open_cache(allocator: std.mem.Allocator, shared: *const Shared, budget: B
 // of vectors.bin.
 
 /// A cache of fewer pages than one in so many changes nothing that a query would notice.
-const share_least = 20;
+const share_least = index.sizes.cached_share_least;
 
 pub const PageCaches = struct {
     /// By file.

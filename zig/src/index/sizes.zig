@@ -1,0 +1,352 @@
+//! Sizes of an index by its shape, before there are vectors: the bits that a budget of searches has room for, the memory that an
+//! open index takes, its files, and the memory of its build. Sizes of codes and records are those of the format. Lengths of lists
+//! follow from the data: they are estimates, rounded up.
+const std = @import("std");
+const base = @import("base");
+const layout = @import("layout");
+const quant = @import("quant");
+const block_adjacency = @import("block_adjacency.zig");
+const lists_in_memory = @import("lists_in_memory.zig");
+const page_codes = @import("page_codes.zig");
+const build_options = @import("options.zig");
+const Dtype = @import("space.zig").Dtype;
+
+/// Bits of a dimension in memory and in the record.
+const Split = struct { memory_bits: u32, record_bits: u32 };
+
+/// Splits that budgets choose from, the most memory first. Pages in memory save more reads than longer codes would
+/// (docs/decisions/0022).
+const splits = [_]Split{
+    .{ .memory_bits = 4, .record_bits = 6 },
+    .{ .memory_bits = 3, .record_bits = 7 },
+    .{ .memory_bits = 2, .record_bits = 6 },
+    .{ .memory_bits = 1, .record_bits = 7 },
+};
+const split_least = splits[splits.len - 1];
+/// Those before this one are for links of each vertex; the others for links that vertices share, or on disk
+/// (docs/decisions/0016).
+const split_shared = 2;
+/// Bits in all where no budget chooses them: the longest lists end near recall@10 0.996 on a million SIFT descriptors, and near
+/// 0.993 with one bit less.
+const bits_in_all = 10;
+const memory_bits_default = 4;
+/// The last split of own links is chosen down to this number of links, the others down to `lists_in_memory.kept_enough`.
+const links_least = 12;
+
+/// Caches of a smaller part of the pages than 1 / `cached_share_least` are left out.
+pub const cached_share_least = 20;
+
+/// codes.bin beside vectors, centers and mean; and the levels of page_codes.bin beside their codes.
+const codes_head_bytes = 256;
+const level_bytes = 512;
+/// An estimate of a record's list in its page, where the degree is open.
+const record_list_bytes = 53;
+/// Lists of each vertex take their length and a share of their group's begin; shared lists a little more than their estimate.
+const list_bytes = 1.7;
+const shared_list_bytes = 1.5;
+const shared_lists_head_bytes = 160;
+/// Pages are not quite full.
+const pages_factor = 1.02;
+
+/// velo_plan_options of velo.h, which describes the fields.
+pub const Options = extern struct {
+    struct_size: u32 = @sizeOf(Options),
+    dim: u32,
+    row_count: u64,
+    memory_bytes: u64 = 0,
+    memory_floor_bytes: u64 = 0,
+    shards: u32 = 1,
+    dtype: i32 = 0,
+    degree: u32,
+    memory_bits: u32 = 0,
+    record_bits: u32 = open,
+    links_kept: u32 = open,
+    page_links: i32 = -1,
+    page_codes: i32 = -1,
+    store_vectors: i32 = 0,
+    bits_step: i32 = 0,
+
+    /// Of numbers that are chosen here.
+    pub const open = std.math.maxInt(u32);
+};
+
+/// velo_sizes of velo.h, which describes the fields.
+pub const Sizes = extern struct {
+    struct_size: u32 = @sizeOf(Sizes),
+    memory_bits: u32,
+    record_bits: u32,
+    links_built: u32,
+    page_links: i32,
+    page_codes: i32,
+    links_kept: u32 = 0,
+    page_codes_kept: u32 = 0,
+    records_per_page: u32,
+    reserved: u32 = 0,
+    needed_bytes: u64,
+    codes_least_bytes: u64,
+    page_codes_least_bytes: u64,
+    memory_codes_bytes: u64,
+    memory_links_bytes: u64 = 0,
+    memory_pages_bytes: u64,
+    memory_cache_bytes: u64 = 0,
+    disk_codes_bytes: u64,
+    disk_pages_bytes: u64,
+    disk_page_codes_bytes: u64,
+    disk_links_bytes: u64,
+    disk_ids_bytes: u64,
+    disk_vectors_bytes: u64,
+    build_whole_bytes: u64,
+    build_least_bytes: u64,
+
+    /// Chooses the options that were left open. If `needed_bytes` is more than the budget, no such index opens in it, and the fields
+    /// about memory have no meaning.
+    pub fn of(o: *const Options, dtype: Dtype) Sizes {
+        const shards: f64 = @floatFromInt(o.shards);
+        const shape: Shape = .{ .n = (o.row_count + o.shards - 1) / o.shards, .dim = o.dim };
+        const bounded = o.memory_bytes > 0;
+        const budget: f64 = if (bounded) @floatFromInt(@max(1, o.memory_bytes / o.shards)) else std.math.inf(f64);
+        const built = if (o.links_kept == Options.open) @min(build_options.links_usual, o.degree) else o.links_kept;
+
+        const memory_bits = if (o.memory_bits == 0) memory_bits_default else o.memory_bits;
+        var split: Split = .{ .memory_bits = memory_bits, .record_bits = @min(base.limits.ranges.record_bits.max, bits_in_all - memory_bits) };
+        if (bounded and o.memory_bits == 0) split = splits[@intCast(std.math.clamp(shape.split_within(budget) -| o.bits_step, 0, splits.len - 1))];
+        if (o.record_bits != Options.open) split.record_bits = o.record_bits;
+
+        const codes_bytes = shape.codes_bytes(split);
+        const with_page_codes = if (o.page_codes < 0) codes_bytes > budget else o.page_codes != 0;
+        var links_in_pages = o.page_links != 0;
+        if (bounded and o.page_links < 0) {
+            const fit = with_page_codes or shape.links_fit(budget, split, links_least) or
+                (built >= block_adjacency.built_min and shape.shared_within(budget, split) != 0);
+            links_in_pages = built == 0 or !fit;
+        }
+        const levels: Levels = .of(shape, split, links_in_pages);
+
+        const rows: f64 = @floatFromInt(o.row_count);
+        const record = shape.record_bytes(split, with_page_codes) + if (links_in_pages) 2 + @as(f64, @floatFromInt(o.degree)) * shape.link_bytes() else 0;
+        const page: Page = .of(record);
+        const pages_bytes = rows * page.bytes / page.records;
+        const directory = rows * directory_bytes(record);
+        const code_bytes = rows * shape.code_bytes(split);
+        const built_lists = @as(f64, @floatFromInt(built)) * (shape.link_bytes() + @as(f64, layout.links.tier_bits) / 8) + 1.5;
+        const build: build_options.Options = .{ .dim = o.dim, .n = shape.n, .metric = .l2, .dtype = dtype, .degree = o.degree };
+        var sizes: Sizes = .{
+            .memory_bits = split.memory_bits,
+            .record_bits = split.record_bits,
+            .links_built = built,
+            .page_links = @intFromBool(links_in_pages),
+            .page_codes = @intFromBool(with_page_codes),
+            .records_per_page = @intFromFloat(page.records),
+            .needed_bytes = rounded(shards * if (with_page_codes) levels.bytes[0] else codes_bytes),
+            .codes_least_bytes = rounded(shards * shape.codes_bytes(split_least)),
+            .page_codes_least_bytes = rounded(shards * Levels.of(shape, split_least, false).bytes[0]),
+            .memory_codes_bytes = rounded(code_bytes),
+            .memory_pages_bytes = rounded(directory),
+            .disk_codes_bytes = rounded(code_bytes),
+            .disk_pages_bytes = rounded(pages_bytes),
+            .disk_page_codes_bytes = if (with_page_codes) rounded(shards * levels.disk_bytes()) else 0,
+            .disk_links_bytes = rounded(rows * built_lists),
+            .disk_ids_bytes = 8 * o.row_count,
+            .disk_vectors_bytes = if (o.store_vectors != 0) rounded(rows * vector_bytes(o.dim * dtype.bytes())) else 0,
+            .build_whole_bytes = build_options.memory_whole(build, shape.dim_code()),
+            .build_least_bytes = build_options.memory_least(build, shape.dim_code()),
+        };
+        if (with_page_codes and codes_bytes > budget) {
+            const level = levels.within(budget);
+            sizes.page_codes_kept = levels.counts[level];
+            sizes.memory_codes_bytes = rounded(@max(0, shards * levels.bytes[level] - directory));
+            return sizes;
+        }
+        sizes.links_kept = if (bounded) shape.links_within(budget, split, built) else built;
+        const shared = block_adjacency.shape_of(sizes.links_kept);
+        const list = if (shared) |lists| shape.shared_list_bytes_of(lists) else if (sizes.links_kept == 0) 0 else shape.own_list_bytes(sizes.links_kept);
+        sizes.memory_links_bytes = rounded(rows * list);
+        const left = o.memory_bytes -| (sizes.memory_codes_bytes + sizes.memory_links_bytes + sizes.memory_pages_bytes);
+        if (sizes.links_kept > 0 and shared == null and @as(f64, @floatFromInt(left)) > pages_bytes / cached_share_least)
+            sizes.memory_cache_bytes = @min(left, sizes.disk_pages_bytes);
+        return sizes;
+    }
+};
+
+/// Numbers of links a vertex that an open keeps below all that were built, descending: of each vertex, or in shared lists. 0 beyond
+/// the last.
+pub fn links_step(place: u32, shared: bool) u32 {
+    const own = layout.links.tier_bounds;
+    const shapes = block_adjacency.shapes;
+    if (place >= if (shared) shapes.len else own.len) return 0;
+    return if (shared) shapes[place].kept() else own[own.len - 1 - place];
+}
+
+/// Rows and dimensions of one index; bytes are those of a vector unless a comment says otherwise.
+const Shape = struct {
+    n: u64,
+    dim: u32,
+
+    fn rows(shape: Shape) f64 {
+        return @floatFromInt(@max(1, shape.n));
+    }
+
+    fn dim_code(shape: Shape) u32 {
+        return quant.dim_code_of(shape.dim);
+    }
+
+    fn params(shape: Shape, split: Split) quant.CodeParams {
+        return .{ .dim = shape.dim_code(), .memory_bits = @intCast(split.memory_bits), .record_bits = @intCast(split.record_bits) };
+    }
+
+    /// Centers, mean and header of codes.bin, of all vectors.
+    fn shared_bytes(shape: Shape) f64 {
+        return @floatFromInt(@as(u64, quant.Centers.count_for(shape.n)) * shape.dim_code() * 4 + shape.dim * 4 + codes_head_bytes);
+    }
+
+    /// A code in memory with its factors, and its share of what all have in common.
+    fn code_bytes(shape: Shape, split: Split) f64 {
+        return @as(f64, @floatFromInt(shape.params(split).entry_bytes())) + shape.shared_bytes() / shape.rows();
+    }
+
+    /// A record without its list; in pages of whole codes with the code that is else in memory.
+    fn record_bytes(shape: Shape, split: Split, whole: bool) f64 {
+        const each = shape.params(split);
+        const geometry: layout.page.Geometry = .{
+            .page_size = base.limits.page_size_min,
+            .lower_bytes = @intCast(each.lower_bytes()),
+            .salt = 0,
+            .lists = false,
+            .upper_bytes = if (whole) @intCast(each.upper_bytes()) else 0,
+        };
+        return @floatFromInt(geometry.record_bytes());
+    }
+
+    /// Codes and page directory of all vectors.
+    fn codes_bytes(shape: Shape, split: Split) f64 {
+        const each = shape.code_bytes(split) + directory_bytes(shape.record_bytes(split, false) + record_list_bytes);
+        return @ceil(@as(f64, @floatFromInt(shape.n)) * each);
+    }
+
+    /// A link in a list: about 0.63 log2 n bits (gaps of ids in placement order), and a tenth to spare.
+    fn link_bytes(shape: Shape) f64 {
+        return @as(f64, 0.63) * 1.1 * @log2(@max(2, shape.rows())) / 8;
+    }
+
+    fn own_list_bytes(shape: Shape, links: u32) f64 {
+        return list_bytes + @as(f64, @floatFromInt(links)) * shape.link_bytes();
+    }
+
+    fn shared_list_bytes_of(shape: Shape, lists: block_adjacency.Shape) f64 {
+        const list = lists.list_bytes(shape.rows()) + shared_list_bytes;
+        return list / @as(f64, @floatFromInt(lists.stretch)) + shared_lists_head_bytes / shape.rows();
+    }
+
+    fn links_fit(shape: Shape, budget: f64, split: Split, links: u32) bool {
+        return shape.code_bytes(split) + shape.own_list_bytes(links) <= budget / shape.rows();
+    }
+
+    /// Shared links that fit beside codes; 0 if none do. The page directory is that of pages without lists, since an index may be
+    /// built so.
+    fn shared_within(shape: Shape, budget: f64, split: Split) u32 {
+        const room = budget / shape.rows() - (shape.code_bytes(split) + directory_bytes(shape.record_bytes(split, false)));
+        for (block_adjacency.shapes) |lists| if (shape.shared_list_bytes_of(lists) <= room) return lists.kept();
+        return 0;
+    }
+
+    /// Links of `built` that an open within a budget keeps, own or shared; 0 if too few fit.
+    fn links_within(shape: Shape, budget: f64, split: Split, built: u32) u32 {
+        const enough = @min(built, lists_in_memory.kept_enough);
+        var kept: ?u32 = enough;
+        while (kept) |links| : (kept = lists_in_memory.step_down(enough, links)) if (shape.links_fit(budget, split, links)) return links;
+        return if (built >= block_adjacency.built_min) shape.shared_within(budget, split) else 0;
+    }
+
+    /// The most bits in memory that leave room for enough links, own or shared. Two bits and links on disk read half of what one bit
+    /// and shared links do, in more rounds.
+    fn split_within(shape: Shape, budget: f64) i32 {
+        for (splits, 0..) |split, number| {
+            const fits = if (number < split_shared)
+                shape.links_fit(budget, split, if (number == split_shared - 1) links_least else lists_in_memory.kept_enough)
+            else
+                shape.codes_bytes(split) <= budget;
+            if (fits) return @intCast(number);
+        }
+        return splits.len - 1;
+    }
+};
+
+/// A vector's share of the page directory, by the bytes of a record.
+fn directory_bytes(record: f64) f64 {
+    const room: f64 = base.limits.page_size_min - layout.page.header_bytes;
+    return 4.0 / @as(f64, layout.page_starts.Directory.block_size) + 4 / @max(1, @floor(room / record));
+}
+
+const Page = struct {
+    bytes: f64,
+    records: f64,
+
+    fn of(record: f64) Page {
+        var bytes: f64 = base.limits.page_size_min;
+        while (bytes < base.limits.page_size_max and bytes - layout.page.header_bytes < record) bytes *= 2;
+        return .{ .bytes = bytes, .records = std.math.clamp(@floor((bytes - layout.page.header_bytes) / record), 1, layout.page.records_max) };
+    }
+};
+
+/// Memory of page codes and page directory by number of codes for each page, the least first.
+const Levels = struct {
+    counts: page_codes.Counts,
+    len: u32,
+    bytes: [4]f64 = @splat(0),
+
+    fn of(shape: Shape, split: Split, links_in_pages: bool) Levels {
+        const record = shape.record_bytes(split, true) + @as(f64, if (links_in_pages) record_list_bytes else 0);
+        const room: f64 = base.limits.page_size_min - layout.page.header_bytes;
+        const held = @max(1, @floor(room / record));
+        const rows: f64 = @floatFromInt(shape.n);
+        const pages = pages_factor * rows / held + 2;
+        const beside = rows * directory_bytes(record) + shape.shared_bytes() + level_bytes;
+        const code: f64 = @floatFromInt(shape.params(split).entry_bytes());
+        var levels: Levels = .{ .counts = undefined, .len = undefined };
+        levels.len = page_codes.counts_of(held, &levels.counts);
+        for (levels.counts[0..levels.len], levels.bytes[0..levels.len], 0..) |count, *bytes, number| {
+            const codes = if (number == 0) count else 1 + count; // one code a page precedes each finer level
+            bytes.* = @ceil(pages * code * @as(f64, @floatFromInt(codes)) + beside);
+        }
+        return levels;
+    }
+
+    /// The finest level that fits, or the coarsest.
+    fn within(levels: *const Levels, budget: f64) usize {
+        var number: usize = levels.len - 1;
+        while (number > 0 and levels.bytes[number] > budget) number -= 1;
+        return number;
+    }
+
+    /// All levels, with the coarsest once.
+    fn disk_bytes(levels: *const Levels) f64 {
+        var sum = levels.bytes[0];
+        for (levels.bytes[0..levels.len]) |bytes| sum += bytes - levels.bytes[0];
+        return sum;
+    }
+};
+
+/// A row of vectors.bin, with the unused space of its page.
+fn vector_bytes(row_bytes: u32) f64 {
+    const geometry: layout.vectors.Geometry = .of(row_bytes, 0);
+    return @as(f64, @floatFromInt(geometry.page_size)) / @as(f64, @floatFromInt(geometry.rows_per_page));
+}
+
+fn rounded(bytes: f64) u64 {
+    return @intFromFloat(@round(bytes));
+}
+
+test "codes and links stay within every budget that is enough, and more memory never chooses fewer bits" {
+    for ([_]u64{ 1, 1000, 1_000_000, 2_000_000_000 }) |rows| for ([_]u32{ 1, 128, 1536 }) |dim| {
+        var bits: u32 = 0;
+        for (1..101) |percent| {
+            const budget = @max(1, rows * dim * 4 * percent / 100);
+            const sizes: Sizes = .of(&.{ .row_count = rows, .dim = dim, .degree = 48, .memory_bytes = budget }, .f32);
+            try std.testing.expect(sizes.memory_bits >= bits);
+            bits = sizes.memory_bits;
+            if (sizes.needed_bytes > budget) continue;
+            try std.testing.expect(sizes.memory_codes_bytes + sizes.memory_links_bytes <= budget + 2);
+            try std.testing.expect((sizes.page_codes_kept > 0) == (sizes.page_codes != 0));
+        }
+    };
+}
