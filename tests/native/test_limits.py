@@ -18,7 +18,7 @@ from velo._native import limits, loader
 from velo.building.build import build_shard
 from velo.errors import InvalidArgumentError, NativeLibraryError
 from velo.formats.files import as_source
-from velo.options import BuildOptions, OpenTuning
+from velo.options import BuildOptions, OpenTuning, sizes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
@@ -102,6 +102,23 @@ def test_a_build_takes_both_ends_and_nothing_beyond(tmp_path: Path, name: str) -
     for value in [high + step, *([low - step] if low > 1 or name == "alpha" else [])]:
         assert status_of_build(tmp_path / "i", **{name: value}) == (1, name), value
     assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize("name", ["dim", "memory_bits", "record_bits", "degree", "links_kept"])
+def test_a_size_plan_accepts_both_limits_and_nothing_above(name: str) -> None:
+    low, high = limits.native_limit(name)
+    for value in (low, high):
+        sizes_of(300, **{"dim": 8, name: value})
+    with pytest.raises(InvalidArgumentError) as caught:
+        sizes_of(300, **{"dim": 8, name: high + 1})
+    assert caught.value.argument == name
+
+
+def test_a_size_plan_rejects_more_rows_than_its_shards_hold() -> None:
+    assert sizes_of(2**31 + 10, 8, shards=2).disk_ids_bytes == 8 * (2**31 + 10)
+    with pytest.raises(InvalidArgumentError) as caught:
+        sizes_of(2**31, 8)
+    assert caught.value.argument == "row_count"
 
 
 def test_a_build_keeps_at_most_as_many_links_as_its_degree(tmp_path: Path) -> None:

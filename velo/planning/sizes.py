@@ -26,6 +26,10 @@ MEASURED_ROWS_MAX: Final = 10_000_000
 _ROWS_MAX: Final = 10**13
 #: In the order of the library's numbers.
 _DTYPES: Final = ("f32", "f16", "u8", "i8")
+_MEMORY_PARTS: Final = {"codes": "codes", "links": "links", "pages": "page directory"}
+_DISK_PARTS: Final = {
+    name: name.replace("_", " ") for name in ("codes", "pages", "page_codes", "links", "ids", "vectors")
+}
 
 
 class _Query(NamedTuple):
@@ -135,17 +139,17 @@ def size_plan(
     record_bits: int | None = None,
     degree: int | None = None,
 ) -> SizePlan:
-    """Plan an index by its shape: memory, disk, building, and what a query may take.
+    """Plan an index by its shape: memory, disk, build, and the cost of a query.
 
     Parameters
     ----------
     rows, dim : int
-        Vectors of all shards, and their dimensions.
+        Vectors of all shards, and dimensions.
     memory : int, float or str, optional
-        What searches will have, of all shards together. It chooses the bits that are left open.
+        Budget of searches, of all shards together. It chooses the bits that are not given.
     shards : int
     dtype : {"f32", "f16", "u8", "i8"}
-        Of the vectors, where they are stored.
+        Of the stored vectors.
     store_vectors : bool
     memory_bits, record_bits, degree : int, optional
         As for :func:`velo.build`.
@@ -157,7 +161,7 @@ def size_plan(
     Raises
     ------
     BudgetTooSmallError
-        `memory` does not hold a code of each page; it says what does.
+        `memory` does not hold a code of each page; ``needed_bytes`` is enough.
     InvalidArgumentError
 
     Examples
@@ -204,19 +208,12 @@ def size_plan(
         ) from None
     links, page_codes = int(sizes.links_kept), int(sizes.page_codes_kept)
     query = _query(int(sizes.memory_bits), links, page_codes, int(sizes.records_per_page))
-    memory_parts = _parts(sizes, "memory", codes="codes", links="links", pages="page directory")
+    memory_parts = _parts(sizes, "memory", _MEMORY_PARTS)
     if sizes.memory_cache_bytes:
         memory_parts["cached pages"] = int(sizes.memory_cache_bytes)
         cached = sizes.memory_cache_bytes / sizes.disk_pages_bytes
         query = query._replace(reads=query.reads * (1 - float(np.interp(cached, *_HITS))))
-    disk_parts = _parts(
-        sizes,
-        "disk",
-        **{
-            name: name.replace("_", " ")
-            for name in ("codes", "pages", "page_codes", "links", "ids", "vectors")
-        },
-    )
+    disk_parts = _parts(sizes, "disk", _DISK_PARTS)
     grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
     work = _BUILD_US * 1e-6 * _grown(own, _BUILD_GROWTH) * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1))
     return SizePlan(
@@ -243,9 +240,9 @@ def size_plan(
     )
 
 
-def _parts(sizes: Any, kind: str, **names: str) -> dict[str, int]:
+def _parts(sizes: Any, kind: str, names: dict[str, str]) -> dict[str, int]:
     """Fields such as ``memory_codes_bytes``, by the names that users see."""
-    return {name: int(getattr(sizes, f"{kind}_{part}_bytes")) for part, name in names.items()}
+    return {shown: int(getattr(sizes, f"{kind}_{name}_bytes")) for name, shown in names.items()}
 
 
 def _grown(rows: int, growth: tuple[float, float]) -> float:
