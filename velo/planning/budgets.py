@@ -184,7 +184,8 @@ def _planned(index: Index, budget: int, whole: int, recall: float, k: int) -> Pl
         _native.check(status, "memory")
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)
-    measured = ("recall", "reads", "rounds", "estimates") if expected.calibrated else ()
+    names = ("recall", "reads", "rounds", "estimates") if expected.calibrated else ()
+    measured: dict[str, Any] = {name: float(getattr(expected, name)) for name in names}
     return PlannedBudget(
         share,
         budget,
@@ -196,5 +197,5 @@ def _planned(index: Index, budget: int, whole: int, recall: float, k: int) -> Pl
             name: int(getattr(split, f"{name}_bytes")) for name in ("codes", "links", "cache", "pages")
         },
         list_size=int(expected.list_size),
-        **{name: float(getattr(expected, name)) for name in measured},
+        **measured,
     )
