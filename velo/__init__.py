@@ -14,43 +14,9 @@ recall, and every error is a :class:`VeloError` (:mod:`velo.errors`).
 
 from typing import TYPE_CHECKING
 
+from velo import errors
 from velo.building.collection import build_collection
-from velo.errors import (
-    BudgetTooSmallError,
-    BusyError,
-    CancelledError,
-    ClosedError,
-    CorruptIndexError,
-    DeviceError,
-    DimensionMismatchError,
-    DtypeError,
-    DuplicateIdError,
-    EmptyError,
-    FilterError,
-    FilterTypeError,
-    ForkedError,
-    FormatError,
-    IndexExistsError,
-    InternalError,
-    InvalidArgumentError,
-    LeftOutWarning,
-    MissingDependencyError,
-    NativeLibraryError,
-    NoSpaceError,
-    NotAnIndexError,
-    NotFiniteError,
-    OutOfMemoryError,
-    PermissionDeniedError,
-    ReadOnlyError,
-    RebuiltWarning,
-    RecallWarning,
-    SearchTimeoutError,
-    UnknownColumnError,
-    UnknownIdError,
-    UnsupportedError,
-    UnsupportedVersionError,
-    VeloError,
-)
+from velo.errors import *  # noqa: F403
 from velo.filters import col, ids, mask
 from velo.hints import FUNCTIONS
 from velo.index import Index, ShardedIndex, build
@@ -69,53 +35,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "RRF",
-    "BudgetTooSmallError",
-    "BusyError",
-    "CancelledError",
-    "ClosedError",
-    "CorruptIndexError",
-    "DeviceError",
-    "DimensionMismatchError",
-    "DtypeError",
-    "DuplicateIdError",
-    "EmptyError",
     "Expectation",
     "Explanation",
-    "FilterError",
-    "FilterTypeError",
-    "ForkedError",
-    "FormatError",
     "GroupedResult",
     "Index",
-    "IndexExistsError",
-    "InternalError",
-    "InvalidArgumentError",
-    "LeftOutWarning",
-    "MissingDependencyError",
-    "NativeLibraryError",
-    "NoSpaceError",
-    "NotAnIndexError",
-    "NotFiniteError",
     "OpenTuning",
-    "OutOfMemoryError",
-    "PermissionDeniedError",
     "Proposal",
     "RangeResult",
-    "ReadOnlyError",
-    "RebuiltWarning",
-    "RecallWarning",
     "SearchResult",
-    "SearchTimeoutError",
     "SearchTuning",
     "ShardedIndex",
     "SizePlan",
     "TunedCandidate",
     "TunedPoint",
-    "UnknownColumnError",
-    "UnknownIdError",
-    "UnsupportedError",
-    "UnsupportedVersionError",
-    "VeloError",
     "Weighted",
     "Written",
     "__version__",
@@ -131,6 +63,7 @@ __all__ = [
     "tune",
     "verify",
 ]
+__all__ += errors.__all__
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name

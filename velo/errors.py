@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final
 
 __all__ = [
-    "STATUS_ERRORS",
     "BudgetTooSmallError",
     "BusyError",
     "CancelledError",

@@ -192,7 +192,7 @@ def test_a_living_build_is_not_cleaned_away(whole: Path, tmp_path: Path) -> None
     seen = []
 
     def watch(stage: str, done: int, total: int) -> bool:
-        from velo.folder.leftovers import clean_folder
+        from velo.folder.replace import clean_folder
 
         if stage == "graph" and not seen:
             pid = os.fork()

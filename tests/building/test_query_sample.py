@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import velo
 from velo import errors
-from velo.building.queries import SAMPLE_MAX, query_sample
+from velo.building.tables import SAMPLE_MAX, query_sample
 from velo.cli.app import app
 from velo.options import BuildOptions
 from velo.testing import brute_force, recall_at_k

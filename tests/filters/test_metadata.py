@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from velo.errors import CorruptIndexError, InvalidArgumentError, UnknownColumnError, VeloError
+from velo.errors import CorruptIndexError, InvalidArgumentError, VeloError
 from velo.filters import col
 from velo.filters.compiler import FilterCompiler
 from velo.folder.metadata import (
@@ -175,13 +175,6 @@ def test_text_that_is_not_utf8_names_its_column(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="'broken'"):
         write_metadata(tmp_path, given_metadata(table, 1), reversed_rows(1))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_columns_that_are_not_there(world: Any) -> None:
-    with pytest.raises(UnknownColumnError, match="'nope'"):
-        world.store.rows(np.array([1]), ["word", "nope"])
-    with pytest.raises(InvalidArgumentError, match="list of names"):
-        world.store.rows(np.array([1]), "word")
 
 
 def test_statistics(world: Any) -> None:

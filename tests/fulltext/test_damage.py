@@ -17,8 +17,8 @@ import pytest
 import velo
 from velo import errors
 from velo.errors import RebuiltWarning
-from velo.fulltext.database import CACHE_BYTES
 from velo.fulltext.file import Words
+from velo.fulltext.tokens import CACHE_BYTES
 
 DIM, N = 6, 400
 BY_WORDS = velo.RRF(vectors=0.0)

@@ -14,7 +14,7 @@ import pytest
 
 import velo
 from velo import errors
-from velo.segments.native_view import NativeView
+from velo.segments.delta import NativeView
 
 DIM = 16
 ROWS = np.random.default_rng(3).normal(size=(3_000, DIM)).astype(np.float32)

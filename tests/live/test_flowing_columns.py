@@ -14,10 +14,9 @@ from tests.live.rows import DIM, vectors_of
 from tests.live.test_column_types import kinds_and_values
 from velo import errors
 from velo.compaction.sources import Sources
-from velo.folder import flow, spool
-from velo.folder.flow import flowed_columns
+from velo.folder import flow
+from velo.folder.flow import Body, Spool, flowed_columns
 from velo.folder.metadata import encoded_columns
-from velo.folder.spool import Body, Spool
 
 # Every Arrow type passes through here: the stubs, generic in it, have nothing to check.
 pa: Any = pyarrow
@@ -102,9 +101,9 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(flow, "_MERGED_VALUES", 5)
         monkeypatch.setattr(flow, "_MERGED_BYTES", 64)
         monkeypatch.setattr(flow, "_MERGED_BYTES_LEAST", 8)
-        monkeypatch.setattr(spool, "_IN_MEMORY_BYTES", 50)
-        monkeypatch.setattr(spool, "_COPIED_BYTES", 7)
-        monkeypatch.setattr(spool, "_PASSED_BYTES", 100)
+        monkeypatch.setattr(flow, "_IN_MEMORY_BYTES", 50)
+        monkeypatch.setattr(flow, "_COPIED_BYTES", 7)
+        monkeypatch.setattr(flow, "_PASSED_BYTES", 100)
 
 
 @pytest.mark.usefixtures("batches")
@@ -180,7 +179,7 @@ def test_dictionaries_become_one(tmp_path: Path, random: np.random.Generator) ->
 
 
 def test_more_than_offsets_count_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "_OFFSET_MAX", 10)
+    monkeypatch.setattr(flow, "_OFFSET_MAX", 10)
     with Body(tmp_path) as body:
         narrow, wide = Spool(pa.binary(), "c", body), Spool(pa.large_binary(), "c", body)
         for _ in range(2):

@@ -9,8 +9,8 @@ import pytest
 
 import velo
 from velo.errors import CorruptIndexError, UnsupportedError
-from velo.folder.leftovers import clean_folder
-from velo.folder.live import data_folder, data_folders
+from velo.folder.manifest import data_folder, data_folders
+from velo.folder.replace import clean_folder
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"parts": [{"path": "../elsewhere"}]}', "[" * 100_000])

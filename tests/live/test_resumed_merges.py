@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import velo
-from velo.building import segments
+from velo.building import build
 from velo.compaction import compactor, segment_builder
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
@@ -27,15 +27,15 @@ N, NEW, DIM = 3000, 500, 24
 PROGRAM = """
     import functools, os, signal, sys
     import velo
-    from velo.building import build, segments
+    from velo.building import build
     from velo.compaction import segment_builder
 
     path, stage, share = sys.argv[1], sys.argv[2], float(sys.argv[3])
     segment_builder._RESUMED_ROWS = 1
     build._POLL_SECONDS = 0.0005
     build.chunk_rows = lambda row_bytes: 250  # many chunks: many places to be killed in
-    segments.BuildOptions = functools.partial(segments.BuildOptions, checkpoint_s=0.001)
-    whole = segments.build_shard
+    build.BuildOptions = functools.partial(build.BuildOptions, checkpoint_s=0.001)
+    whole = build.build_shard
 
     def watched(path, *args, watch=None, **how):
         is_merge = path.name.startswith("merge-")
@@ -50,7 +50,7 @@ PROGRAM = """
         if is_merge and stage == "built":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    segments.build_shard = watched
+    build.build_shard = watched
     with velo.open(path, writable=True, threads=1) as index:
         index.optimize()
     """
@@ -102,12 +102,12 @@ def expect(path: Path, vectors: np.ndarray, ids: np.ndarray) -> None:
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Where builds of segments went on."""
     found: list[tuple[str, int, int]] = []
-    whole = segments.build_shard
+    whole = build.build_shard
 
     def watched(*args: Any, **how: Any) -> None:
         whole(*args, resumed=lambda *where: found.append(where), **how)
 
-    monkeypatch.setattr(segments, "build_shard", watched)
+    monkeypatch.setattr(build, "build_shard", watched)
     monkeypatch.setattr(segment_builder, "_RESUMED_ROWS", 1)
     monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     return found
@@ -330,7 +330,7 @@ def test_a_merge_that_fails_leaves_nothing(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(segments, "build_shard", full)
+    monkeypatch.setattr(build, "build_shard", full)
     with velo.open(path, writable=True, threads=1) as index, pytest.raises(velo.errors.NoSpaceError):
         index.optimize()
     assert begun(path) == []

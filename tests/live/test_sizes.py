@@ -9,7 +9,7 @@ import pytest
 
 import velo
 from velo.compaction import compactor
-from velo.compaction.policy import segments_of_a_size, segments_to_merge
+from velo.compaction.compactor import segments_of_a_size, segments_to_merge
 
 DIM = 32
 

@@ -16,8 +16,7 @@ from velo._native.limits import _limits
 from velo.errors import InvalidArgumentError
 from velo.options import BuildKeywords, BuildOptions, OpenTuning, SearchTuning, fill_search, limit_of
 from velo.search.groups import check_groups
-from velo.search.pages import page_script
-from velo.search.ranges import check_radius
+from velo.search.script import check_radius, page_script
 
 
 def search(**asked: Any) -> None:

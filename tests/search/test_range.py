@@ -14,7 +14,7 @@ import pytest
 import velo
 from tests.rungs import RUNGS
 from velo import errors
-from velo.search.ranges import check_radius
+from velo.search.script import check_radius
 from velo.testing import synthetic_metadata, synthetic_vectors
 
 ROWS, DIM = 3_000, 24

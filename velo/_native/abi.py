@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["CData", "Library"]
-
 CData: TypeAlias = Any
 
 
@@ -121,13 +119,7 @@ class Library(Protocol):
 
     def velo_calibration_store(self, path: bytes, calibration_json: CData, /) -> int: ...
     def velo_plan_for(
-        self,
-        index: CData,
-        memory_bytes: int,
-        options: CData,
-        plan_out: CData,
-        expectation_out: CData,
-        /,
+        self, index: CData, memory_bytes: int, options: CData, plan_out: CData, expectation_out: CData, /
     ) -> int: ...
     def velo_plan_sizes(self, options: CData, sizes_out: CData, /) -> int: ...
     def velo_links_step(self, place: int, shared: int, /) -> int: ...

@@ -8,8 +8,6 @@ from typing import Any
 from velo._native import loader
 from velo.errors import STATUS_ERRORS, NativeLibraryError, VeloError
 
-__all__ = ["ARRAY_TYPES", "ERRORS_BY_STATUS", "native"]
-
 #: C types of arrays by the name of their element, once the library is open.
 ARRAY_TYPES: dict[str, Any] = {}
 #: The exception of each status, once the library is open.

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from velo._native import loader
 from velo.errors import NativeLibraryError
 
-__all__ = ["Limit", "native_limit"]
-
 
 class Limit(NamedTuple):
     """The least and the most that an argument may be."""

@@ -12,8 +12,6 @@ import cffi
 from velo._native.abi import Library
 from velo.errors import NativeLibraryError
 
-__all__ = ["Native", "declarations", "header_path", "library_path", "load"]
-
 #: Beside this file in a wheel.
 PACKAGED = Path(__file__).resolve().parent
 #: The root of a source checkout, if this is one.

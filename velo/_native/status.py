@@ -8,8 +8,6 @@ from velo._native.library import ERRORS_BY_STATUS, native
 from velo._native.structs import new, text
 from velo.errors import IndexExistsError, NotAnIndexError, VeloError
 
-__all__ = ["check", "error_of"]
-
 #: Errors for which a caller of `check` may name the argument that the library does not know by its name.
 _ABOUT_ARGUMENTS: Final = (ValueError, NotAnIndexError, IndexExistsError)
 
@@ -17,12 +15,8 @@ _ABOUT_ARGUMENTS: Final = (ValueError, NotAnIndexError, IndexExistsError)
 def check(status: int, argument: str | None = None) -> None:
     """Raise the exception of the status table unless `status` is VELO_OK.
 
-    Parameters
-    ----------
-    status : int
-        What a native call returned, in this thread, just now.
-    argument : str, optional
-        The name to report where the library knows none.
+    `status`: What a native call returned, in this thread, just now.
+    `argument`: The name to report where the library knows none.
     """
     if status != 0:
         _raise_last(status, argument)

@@ -6,8 +6,6 @@ from velo._native.abi import CData
 from velo._native.library import ARRAY_TYPES, native
 from velo.types import AnyArray
 
-__all__ = ["address", "new", "pointer", "text"]
-
 
 def new(struct: str) -> CData:
     """A zeroed `struct` whose ``struct_size`` is set."""

@@ -1,4 +1,4 @@
-"""The build of an index: vectors stream through the library twice, then it works while the caller watches."""
+"""Builds of indexes and segments: vectors are read twice, then the library works while the caller watches."""
 
 from __future__ import annotations
 
@@ -15,16 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from velo import _native
+from velo import _native, errors
 from velo.building.calibration import calibrate as calibrate_index
-from velo.errors import (
-    CancelledError,
-    DeviceError,
-    DimensionMismatchError,
-    EmptyError,
-    InvalidArgumentError,
-    VeloError,
-)
 from velo.folder.flow import ColumnSource
 from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
 from velo.folder.manifest import MANIFEST_FILE, read_manifest
@@ -38,17 +30,12 @@ from velo.folder.metadata import (
     write_metadata,
 )
 from velo.folder.replace import folder_to_fill, os_failure
+from velo.formats.files import as_source
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.fulltext.opening import make_words
-from velo.options import (
-    DTYPE_CODES,
-    BuildOptions,
-    folder_path,
-    memory_bytes,
-)
+from velo.options import DTYPE_CODES, METRIC_CODES, BuildOptions, folder_path, memory_bytes, sizes_of
+from velo.segments.segment import Segment
 from velo.types import AnyArray, Memory, PathLike, ProgressCallback
-
-__all__ = ["STAGES", "Resumed", "WarmStart", "Watch", "build_shard", "overall"]
 
 #: Stages of a build in order, with the share of its time that each usually takes.
 STAGES: Final = {"scan": 2, "encode": 6, "graph": 77, "place": 5, "write": 4, "commit": 1, "calibrate": 5}
@@ -106,38 +93,18 @@ def build_shard(
     `ids`, `metadata`, `build_memory`, `overwrite` and `resume` are those of :func:`velo.build`, for these
     rows alone; without ids the rows' numbers in the whole source are used.
 
-    Parameters
-    ----------
-    queries : ndarray of shape (m, dim), optional
-        From :func:`velo.building.queries.query_sample`.
-    search_bytes : int
-        Memory of the index once it is searched. The measurement gets as much, however little the build has:
-        without it nothing is known of recall.
-    watch : callable, optional
-        Called with (stage, done, total).
-    resumed : callable, optional
-        Called with (stage, done, total) once, if this build resumes a killed one.
-    former : Former, optional
-        An index that has most of these rows.
-    calibration : dict, optional
-        Of an index of the same options and no fewer rows; used where it holds for this one.
-    decoded : bool
-        Some of these rows were decoded from codes.
-    transient : bool
-        The build need not be resumable.
-    nice : int
-        The least nice value of the threads that link and place.
-    gives_way : bool
-        Several threads link and place while processors are idle; if none is, one works with that nice value.
-    text : str, optional
-        The text column, which full-text searches use.
+    `search_bytes`: Memory of the index once it is searched. The measurement gets as much, however little
+      the build has: without it nothing is known of recall.
+    `calibration`: Of an index of the same options and no fewer rows; used where it holds for this one.
+    `gives_way`: Several threads link and place while processors are idle; if none is, one works with that
+      nice value.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
     if stop <= start:
-        raise EmptyError("there are no vectors to index", argument="vectors")
+        raise errors.EmptyError("there are no vectors to index", argument="vectors")
     if dim < 1:
-        raise DimensionMismatchError("the vectors have no dimensions", argument="vectors")
+        raise errors.DimensionMismatchError("the vectors have no dimensions", argument="vectors")
     options = options.for_vectors(stop - start, dim)
     dtype = native_dtype(source.dtype)
     column = None if ids is None else given_ids(ids, stop - start)
@@ -145,7 +112,9 @@ def build_shard(
     table = metadata if is_flow else given_metadata(metadata, stop - start)
     if text is not None:
         if not isinstance(table, GivenMetadata):
-            raise InvalidArgumentError("text names a column, but there is no metadata", argument="text")
+            raise errors.InvalidArgumentError(
+                "text names a column, but there is no metadata", argument="text"
+            )
         table = table.with_text(text)
     target = folder_path(path)
     with folder_to_fill(target, overwrite, MANIFEST_FILE) as folder:
@@ -212,13 +181,7 @@ def build_shard(
 
 @dataclass(frozen=True)
 class WarmStart:
-    """An index whose graph another one starts from.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (n,), uint32
-        The row of each of its vertices in the new index; the greatest number for none.
-    """
+    """An index whose graph another one starts from."""
 
     path: Path
     rows: AnyArray
@@ -266,7 +229,7 @@ class _Build:
         return self._place[0]
 
     def stream(self, watch: Watch | None, resumed: Resumed | None = None) -> None:
-        """Both passes over the vectors; the second as far as a killed build had not come."""
+        """Both passes over the vectors; the second resumes where a killed build stopped."""
         self._pass("scan", _native.lib.velo_build_scan, watch)
         progress = _native.new("velo_build_progress")
         _native.check(_native.lib.velo_build_progress_get(self._handle, progress))
@@ -300,7 +263,7 @@ class _Build:
         failures: list[BaseException] = []
         # Not Thread.join, nor an Event: interrupted, they take what runs for ended, or raise something else.
         ended: SimpleQueue[None] = SimpleQueue()
-        # An interrupt may come before the thread runs: then it must not begin, as no caller waits.
+        # After an interrupt the thread must not begin: no caller waits for it.
         turn, began, is_left, is_over = threading.Lock(), [False], [False], [False]
 
         def work() -> None:
@@ -326,7 +289,7 @@ class _Build:
             try:
                 _thread.start_new_thread(work, ())
             except RuntimeError as error:
-                raise DeviceError(
+                raise errors.DeviceError(
                     "the system gave no thread for the build (limits of processes, ulimit -u, and of address "
                     "space, ulimit -v)"
                 ) from error
@@ -343,7 +306,7 @@ class _Build:
             _native.lib.velo_build_cancel(self._handle)
             raise
         finally:
-            # The library's handle must outlive its work, also if Ctrl-C comes twice.
+            # The library's handle must outlive its work, also after a second Ctrl-C.
             while began[0] and not is_over[0]:
                 with contextlib.suppress(KeyboardInterrupt, Empty):
                     ended.get(timeout=_POLL_SECONDS)
@@ -366,7 +329,7 @@ class _Build:
             if table is not None:
                 extra_files += write_metadata(self._folder, table, rows)
         except OSError as error:
-            if isinstance(error, VeloError):
+            if isinstance(error, errors.VeloError):
                 raise
             raise os_failure(error, str(error.filename or self._folder)) from error
         names = [_native.ffi.new("char[]", os.fsencode(name)) for name in extra_files]
@@ -379,13 +342,13 @@ class _Build:
 
     def keep(self) -> None:
         """Let what was done stay for the next build of the same vectors and options."""
-        with contextlib.suppress(VeloError):  # what cannot be saved is done again
+        with contextlib.suppress(errors.VeloError):  # what cannot be saved is done again
             _native.check(_native.lib.velo_build_keep(self._handle), "path")
 
     def remove(self) -> None:
         """Take away what the library does not remove: an index that is complete, and files written here."""
         if self.committed:
-            with contextlib.suppress(OSError, VeloError):
+            with contextlib.suppress(OSError, errors.VeloError):
                 # The manifest first, so that it is no index from then on.
                 for name in (MANIFEST_FILE, *read_manifest(self._folder).files, words_name(1)):
                     (self._folder / name).unlink(missing_ok=True)
@@ -406,4 +369,83 @@ class _Build:
 
 def _tell(watch: Watch | None, stage: str, done: int, total: int) -> None:
     if watch is not None and watch(stage, done, total) is False:
-        raise CancelledError(f"the build was canceled while it was at stage {stage!r}")
+        raise errors.CancelledError(f"the build was canceled while it was at stage {stage!r}")
+
+
+_METRICS: Final = {code: name for name, code in METRIC_CODES.items()}
+
+
+def build_segment(
+    path: Path,
+    vectors: Any,
+    *,
+    ids: Any,
+    metadata: Any,
+    metric: int,
+    like: Segment | None,
+    calibration: Mapping[str, Any] | None,
+    warm_start: tuple[Path, AnyArray] | None,
+    store_vectors: bool,
+    threads: int | None,
+    build_memory: Memory | None,
+    search_bytes: int,
+    search_memory: Memory | None,
+    nice: int,
+    gives_way: bool,
+    resume: bool,
+    watch: Watch | None,
+) -> None:
+    """Build a segment of live data.
+
+    `calibration`: Of that segment, adopted where it holds for this one.
+    `store_vectors`: Whether these are the vectors as given. Otherwise some rows were decoded from codes,
+      and the segment stores no vectors.
+    `search_memory`: Memory of the index: it chooses the bits of a first segment, so that it opens.
+    """
+    how: dict[str, Any] = {}
+    if like is not None:
+        info = like.info()
+        how = {
+            "memory_bits": int(info.memory_bits),
+            "record_bits": int(info.record_bits),
+            "degree": int(info.degree),
+            "links_kept": int(info.links_built),
+            "page_links": bool(info.page_links),
+            "page_codes": bool(info.page_codes),
+        }
+    else:
+        how = _for_share(search_memory, *vectors.shape)
+    # The seed is in the uuid of an index, and no two segments have the same.
+    seed = int(path.name.rpartition("-")[2], 16)
+    options = BuildOptions(
+        metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=store_vectors, **how
+    )
+    build_shard(
+        path,
+        as_source(vectors),
+        options,
+        ids=ids,
+        metadata=metadata,
+        build_memory=build_memory,
+        search_bytes=search_bytes,
+        resume=resume,
+        transient=not resume,
+        calibration=calibration,
+        warm_start=None if warm_start is None else WarmStart(*warm_start),
+        decoded=not store_vectors,
+        nice=nice,
+        gives_way=gives_way,
+        watch=watch,
+    )
+
+
+def _for_share(memory: Memory | None, row_count: int, dim: int) -> dict[str, Any]:
+    """Options with which rows open within a share of themselves, where the usual bits have no room.
+
+    A number of bytes says nothing: more rows will come.
+    """
+    budget = memory_bytes(memory, row_count, dim)
+    is_share = memory_bytes(memory, 2 * row_count, dim) > budget
+    usual = sizes_of(row_count, dim)
+    is_short = usual.page_codes_least_bytes <= budget < usual.needed_bytes
+    return {"search_memory": memory} if is_share and is_short else {}

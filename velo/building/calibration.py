@@ -36,7 +36,7 @@ import numpy as np
 
 from velo import _native
 from velo.building.held_out import NO_ROW, HeldOut, draw_distinct, exact_neighbors
-from velo.building.queries import SAMPLE_MAX, SAMPLE_MIN
+from velo.building.tables import SAMPLE_MAX, SAMPLE_MIN
 from velo.building.vectors import store_vectors
 from velo.errors import BudgetTooSmallError, RecallWarning, UnsupportedError
 from velo.folder.manifest import read_manifest
@@ -45,8 +45,6 @@ from velo.options import FILTER_PLANS, OpenTuning
 from velo.search.answer import QUERY_DTYPES, Answer, native_queries
 from velo.segments.segment import OpenOptions, Segment
 from velo.types import AnyArray
-
-__all__ = ["K_MEASURED", "Point", "calibrate", "excluding", "sample_size"]
 
 _LOG: Final = logging.getLogger("velo")
 
@@ -78,7 +76,7 @@ _LISTS_OF_PAGES_MAX: Final = 1230
 #: Lists longer than this are searched with a quarter of the sample.
 _LIST_FULL_SAMPLE: Final = 290
 
-#: Standard deviations within which a scan reads when it is measured: what it misses then, codes cannot tell.
+#: Standard deviations within which a measured scan reads; codes cannot find what it misses.
 _SCAN_SIGMA: Final = 3.1
 _SCAN_LIST: Final = 512
 
@@ -91,7 +89,7 @@ _RECALL_ENOUGH: Final = 0.995
 _RECALL_WANTED: Final = 0.99
 _GAIN_MIN: Final = 0.0008
 
-#: Rows that tell how another index's table holds.
+#: Rows on which the table of another index is checked.
 _ROWS_CHECKED: Final = 300
 #: An index with this many times the rows of a table is measured itself.
 _GROWTH_MAX: Final = 2.0
@@ -127,7 +125,7 @@ class Point:
     scored: float
 
     def to_dict(self) -> dict[str, float | int]:
-        """Six digits are more than a sample tells."""
+        """Convert to plain values, rounded to six digits."""
         return {name: round(value, 6) for name, value in asdict(self).items()}
 
 
@@ -212,38 +210,17 @@ def calibrate(
 ) -> None:
     """Measure the table behind ``recall`` for a finished index and put it into its manifest.
 
-    Parameters
-    ----------
-    source : Source
-        The vectors of the index: its rows `start` to `stop`.
-    order : ndarray of shape (n,)
-        The row of each vertex, counted from `start`.
-    metric, seed, threads :
-        As the index was built; with one thread and one seed the table is the same every time.
-    memory_bytes : int
-        Budget of the index while it is searched, and of `order`; 0 is none. Plans that it does not hold are
-        not measured: without room for links only links on disk are, and without room for codes nothing is.
-    page_links : bool
-        As the index was built: with them links on disk are measured, too.
-    vectors : bool, optional
-        Whether the index stores its vectors. None: they are stored if codes alone do not find enough.
-        Searches of stored vectors are measured as exact ones.
-    watch : callable, optional
-        Called with a number of rows, rising to n; an exception from it ends the measurement.
-    queries : ndarray of shape (m, dim), optional
-        Queries to measure with instead of rows, from :func:`velo.building.queries.query_sample`.
-    known : dict, optional
-        The table of an index of the same options, adopted where it holds for this one.
-    decoded : bool
-        Some rows of the source were decoded from codes. Nothing is measured then without a table of these
-        codes.
-    lock_held : bool
-        The caller holds the lock of the folder.
-
-    Warns
-    -----
-    RecallWarning
-        Codes do not find enough, and `vectors` is False.
+    `metric, seed, threads`: As the index was built; with one thread and one seed the table is the same
+      every time.
+    `memory_bytes`: Budget of the index while it is searched, and of `order`; 0 is none. Plans that it does
+      not hold are not measured: without room for links only links on disk are, and without room for codes
+      nothing is.
+    `page_links`: As the index was built: with them links on disk are measured, too.
+    `vectors`: Whether the index stores its vectors. None: they are stored if codes alone do not find
+      enough. Searches of stored vectors are measured as exact ones.
+    `known`: The table of an index of the same options, adopted where it holds for this one.
+    `decoded`: Some rows of the source were decoded from codes. Nothing is measured then without a table of
+      these codes.
     """
     n = len(order)
     tell = watch or (lambda _done: None)
@@ -319,7 +296,7 @@ def _found_by_codes(known: Mapping[str, Any]) -> float:
 
 
 def _is_near(known: Mapping[str, Any], n: int) -> bool:
-    """Whether an index of `n` rows may take a table over, as far as sizes tell."""
+    """Whether the sizes let an index of `n` rows adopt a table."""
     rows = int(known.get("rows", 0))
     handed_on = n >= _HANDED_ON_SHARE * rows
     return n <= _GROWTH_MAX * rows and not (handed_on and int(known.get("turns", 0)) >= _TURNS_MAX)
@@ -365,7 +342,7 @@ class _Table:
         self._vertices = np.full(len(held.rows), _NO_VERTEX, np.uint32)
         self._vertices[held.rows != NO_ROW] = vertices[np.argsort(order[vertices])]
         self._all = np.arange(len(held.rows))
-        # For what resembles what the whole sample has told.
+        # A part of the sample, for curves that resemble a measured one.
         self._subset = self._all[:: max(1, min(4, len(self._all) // 100))]
 
     def curves(
@@ -676,9 +653,7 @@ def _corrected(seen: _Seen, whole: Sequence[_Seen]) -> _Seen:
     own = seen.point.deviation**2 * (1 - alike**2)
     shared = (seen.found.var() * alike**2) / len(known.found)
     point = replace(
-        seen.point,
-        recall=1 - (1 - seen.point.recall) * scale,
-        deviation=float(np.sqrt(own + shared)) * scale,
+        seen.point, recall=1 - (1 - seen.point.recall) * scale, deviation=float(np.sqrt(own + shared)) * scale
     )
     return _Seen(point, seen.found, seen.rows)
 

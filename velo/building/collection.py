@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from velo.building.build import Watch, build_shard, overall
-from velo.building.progress import progress_of
-from velo.building.queries import query_sample
-from velo.building.tables import check_order, parts_of
+from velo.building.tables import check_order, parts_of, progress_of, query_sample
 from velo.errors import IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.manifest import COLLECTION_FILE
@@ -33,8 +31,6 @@ from velo.types import Memory, PathLike, ProgressCallback
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["build_collection", "build_shards", "row_ranges", "shard_name"]
 
 FORMAT: Final = 1
 

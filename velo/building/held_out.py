@@ -11,8 +11,6 @@ from velo import _native
 from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
 from velo.types import AnyArray, Float64Array, Int64Array
 
-__all__ = ["NO_ROW", "HeldOut", "draw_distinct", "draw_rows", "exact_neighbors", "rows_of"]
-
 #: In the place of a query's row: it is none.
 NO_ROW = -1
 
@@ -31,7 +29,7 @@ _EQUALS_MAX = 1 << 19
 #: Of the largest number in a distance: what rounding in float64 may make of two equal ones.
 _EQUAL = 1e-13
 
-#: Rows drawn for one that is kept, so that those which come twice show.
+#: Rows drawn for each one kept, to detect duplicates.
 _DRAWS = 4
 
 #: Enough rows without duplicates.
@@ -44,19 +42,11 @@ _ROWS_A_SEEK = 64
 class HeldOut(NamedTuple):
     """Queries, and their neighbors among all rows but their own.
 
-    Attributes
-    ----------
-    rows : ndarray of shape (m,), int64
-        The row of each query in the range of rows that was searched, ascending; `NO_ROW` for none.
-    queries : ndarray of shape (m, d)
-    neighbors : ndarray of shape (m, at most k + 28), int64
-        Rows by ascending distance, -1 where there are no more.
-    distances : ndarray of the same shape, float64
-        Infinity where there is no neighbor. Comparable within one metric only.
-    slack : ndarray of shape (m,), float64
-        Distances of a query that differ by less are equal.
-    equals : tuple of m ndarrays, int64
-        If the last neighbor has more equals than `neighbors` holds: all rows at its distance.
+    `rows`: The row of each query in the range of rows that was searched, ascending; `NO_ROW` for none.
+    `neighbors`: Rows by ascending distance, -1 where there are no more.
+    `distances`: Infinity where there is no neighbor. Comparable within one metric only.
+    `slack`: Distances of a query that differ by less are equal.
+    `equals`: If the last neighbor has more equals than `neighbors` holds: all rows at its distance.
     """
 
     rows: Int64Array
@@ -134,22 +124,7 @@ def exact_neighbors(
     watch: Callable[[int], None] | None = None,
     queries: AnyArray | None = None,
 ) -> HeldOut:
-    """The k nearest other rows of each of some rows, in one pass over the vectors and in bounded memory.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (m,), int64
-        Ascending, counted from `start`.
-    watch : callable, optional
-        Called with the number of rows done.
-    queries : ndarray of shape (m, d), optional
-        Queries that are not rows: `rows` then is `NO_ROW` m times. Without them the rows are the queries.
-
-    Returns
-    -------
-    HeldOut
-        Without queries whose k-th neighbor has too many equals to decide what to find.
-    """
+    """The k nearest other rows of each of some rows, in one pass over the vectors and in bounded memory."""
     stop = source.shape[0] if stop is None else stop
     queries = rows_of(source, rows, start, stop) if queries is None else queries
     # Far from the origin |x|^2 - 2 q x loses the differences between neighbors: queries become the origin.
@@ -161,7 +136,7 @@ def exact_neighbors(
         wide = np.column_stack([wide, np.ones(len(wide))])
 
     def distances_of(asked: Int64Array) -> Iterator[tuple[int, Float64Array]]:
-        """The distances of some queries to the rows that come next, and the first of these rows."""
+        """The distances of some queries to the next rows, and the first of these rows."""
         first_row = 0
         block = max(256, _BLOCK_ELEMENTS // max(len(asked), source.shape[1]))
         queries_asked = wide[asked]

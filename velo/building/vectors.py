@@ -16,8 +16,6 @@ from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.options import DTYPE_CODES
 from velo.types import AnyArray
 
-__all__ = ["store_vectors"]
-
 
 def store_vectors(
     folder: Path,
@@ -35,23 +33,6 @@ def store_vectors(
     few megabytes and four bytes a row. Then a manifest that names the file replaces the old one: a process
     that is killed leaves the index as it was, or with all of its vectors. An open index continues without
     them.
-
-    Parameters
-    ----------
-    order : ndarray of shape (n,)
-        The row of each vertex, counted from `start`.
-    tell : callable, optional
-        Called with the rows stored so far; returning False cancels.
-    lock_held : bool
-        The caller holds the lock of the folder.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The index stores its vectors already, or has other rows.
-    BusyError
-        Another process is changing this index.
-    NoSpaceError, PermissionDeniedError, CancelledError
     """
     dtype = native_dtype(source.dtype)
     rows = np.ascontiguousarray(order, np.uint32)

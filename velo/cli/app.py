@@ -7,32 +7,9 @@ from typing import Annotated
 import typer
 
 from velo import __version__
+from velo.cli import build, demo, importing, inspection, metadata, planning, rows, search, serve
 from velo.cli.arguments import takes_build_options
-from velo.cli.build import build
-from velo.cli.demo import demo
-from velo.cli.importing import import_
-from velo.cli.inspection import doctor, info, verify
-from velo.cli.metadata import metadata_set, metadata_show
 from velo.cli.output import reported
-from velo.cli.planning import size, tune
-from velo.cli.rows import (
-    count,
-    create,
-    delete,
-    export,
-    flush,
-    get,
-    insert,
-    optimize,
-    rows,
-    snapshot,
-    update,
-    upsert,
-)
-from velo.cli.search import search
-from velo.cli.serve import serve, stop
-
-__all__ = ["app"]
 
 app = typer.Typer(
     name="velo",
@@ -62,36 +39,17 @@ def root(
 
 
 for _command in (
-    takes_build_options(build),
-    create,
-    search,
-    get,
-    rows,
-    count,
-    export,
-    info,
-    tune,
-    size,
-    delete,
-    insert,
-    upsert,
-    update,
-    snapshot,
-    flush,
-    optimize,
-    verify,
-    doctor,
-    demo,
-    serve,
-    stop,
+    takes_build_options(build.build),
+    *(rows.create, search.search, rows.get, rows.rows, rows.count, rows.export, inspection.info),
+    *(planning.tune, planning.size, rows.delete, rows.insert, rows.upsert, rows.update, rows.snapshot),
+    *(rows.flush, rows.optimize, inspection.verify, inspection.doctor, demo.demo, serve.serve, serve.stop),
 ):
     app.command()(reported(_command))
-
-app.command("import")(reported(import_))
+app.command("import")(reported(importing.import_))
 
 metadata_app = typer.Typer(
     help="Look at the metadata of an index, replace or extend it.", no_args_is_help=True
 )
 app.add_typer(metadata_app, name="metadata")
-metadata_app.command("set")(reported(metadata_set))
-metadata_app.command("show")(reported(metadata_show))
+metadata_app.command("set")(reported(metadata.metadata_set))
+metadata_app.command("show")(reported(metadata.metadata_show))

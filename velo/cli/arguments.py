@@ -16,28 +16,6 @@ from velo.folder.manifest import COLLECTION_FILE
 from velo.options import BuildOptions, PublicField, limit_of
 from velo.types import Memory
 
-__all__ = [
-    "AsJson",
-    "Columns",
-    "Command",
-    "Condition",
-    "IndexPath",
-    "IoDevice",
-    "KeepColumns",
-    "MemoryText",
-    "NewColumn",
-    "NewIds",
-    "NewIdsColumn",
-    "NewMetadata",
-    "NewVectors",
-    "PlanChoice",
-    "Threads",
-    "filter_of",
-    "folders_of",
-    "ids_of",
-    "takes_build_options",
-]
-
 Command = Callable[..., None]
 
 IndexPath = Annotated[Path, typer.Argument(help="Folder of an index.", metavar="INDEX")]
@@ -74,10 +52,7 @@ def takes_build_options(command: Command) -> Command:
     parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     parameters += [
         inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=_argument(one),
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=_argument(one)
         )
         for one in BuildOptions.public_fields()
     ]

@@ -14,16 +14,14 @@ import typer
 
 from velo.building.build import Watch, build_shard
 from velo.building.collection import build_shards
-from velo.building.queries import query_sample
-from velo.building.tables import parts_of
-from velo.cli.arguments import AsJson
+from velo.building.tables import parts_of, query_sample
+from velo.cli.arguments import AsJson, KeepColumns, NewColumn, NewMetadata
 from velo.cli.output import console, emit_json, facts, watching
 from velo.errors import InvalidArgumentError, LeftOutWarning
 from velo.folder.manifest import COLLECTION_FILE, read_manifest
+from velo.formats import Source
 from velo.options import BuildOptions
 from velo.results import size_text
-
-__all__ = ["build", "in_options"]
 
 
 def build(
@@ -34,8 +32,8 @@ def build(
         ),
     ],
     output: Annotated[Path, typer.Argument(help="Folder to make.", metavar="INDEX")],
-    metadata: Annotated[Path | None, typer.Option(help="Parquet or Arrow file, one row a vector.")] = None,
-    column: Annotated[str | None, typer.Option(help="Column or data set of the vectors.")] = None,
+    metadata: NewMetadata = None,
+    column: NewColumn = None,
     ids_column: Annotated[
         str | None,
         typer.Option(
@@ -43,10 +41,7 @@ def build(
             "Without it ids are row numbers."
         ),
     ] = None,
-    keep_columns: Annotated[
-        bool,
-        typer.Option("--keep-columns", help="Take the other columns of that file as the metadata."),
-    ] = False,
+    keep_columns: KeepColumns = False,
     text: Annotated[
         str | None, typer.Option(help="Column of the metadata whose words searches find, too.")
     ] = None,
@@ -78,15 +73,7 @@ def build(
 ) -> None:
     """Build an index, or a collection of shards, from a file of vectors."""
     chosen = BuildOptions(**options)
-    if keep_columns and metadata is not None:
-        raise InvalidArgumentError("--keep-columns and --metadata do not go together", argument="metadata")
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", LeftOutWarning)
-        source, ids, table = parts_of(
-            vectors, column=column, ids_column=ids_column, metadata=True if keep_columns else metadata
-        )
-    for one in heard:
-        sys.stderr.write(f"velo: {in_options(str(one.message))}\n")
+    source, ids, table = read_parts(vectors, column, ids_column, metadata, keep_columns)
     started = time.perf_counter()
     if shards is None:
         with watching("") as watch:
@@ -143,9 +130,20 @@ def build(
     console().print(facts(lines))
 
 
-def in_options(text: str) -> str:
-    """A warning of the library in the words of the command."""
-    return text.replace("ids_column=", "--ids-column").replace("metadata=True keeps", "--keep-columns keeps")
+def read_parts(
+    vectors: Path, column: str | None, ids_column: str | None, metadata: Any, keep_columns: bool
+) -> tuple[Source, Any, Any]:
+    """Vectors, ids and metadata of a command; warnings go to stderr in the words of its options."""
+    if keep_columns and metadata is not None:
+        raise InvalidArgumentError("--keep-columns and --metadata do not go together", argument="metadata")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", LeftOutWarning)
+        given = True if keep_columns else metadata
+        parts = parts_of(vectors, column=column, ids_column=ids_column, metadata=given)
+    for one in heard:
+        text = str(one.message).replace("ids_column=", "--ids-column")
+        sys.stderr.write(f"velo: {text.replace('metadata=True keeps', '--keep-columns keeps')}\n")
+    return parts
 
 
 def _tell_resumed(stage: str, done: int, total: int) -> None:

@@ -27,8 +27,6 @@ from velo.results import size_text
 from velo.testing import brute_force, recall_at_k, synthetic_metadata, synthetic_vectors
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["demo"]
-
 K = 10
 #: The list of the demo; the sample is harder than its size suggests.
 LIST_SIZE = 64

@@ -16,8 +16,6 @@ from velo.errors import EmptyError, IndexExistsError, InvalidArgumentError
 from velo.importing import OPENERS, Asked
 from velo.index import create_index
 
-__all__ = ["import_"]
-
 _LIBRARIES: Final = ", ".join(OPENERS)
 
 

@@ -16,23 +16,13 @@ import velo
 from velo import _native
 from velo._native import loader
 from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, folders_of
-from velo.cli.output import (
-    EXIT_ERROR,
-    console,
-    device_text,
-    emit_json,
-    facts,
-    memory_table,
-    table,
-)
+from velo.cli.output import EXIT_ERROR, console, device_text, emit_json, facts, memory_table, table
 from velo.errors import NativeLibraryError, NotAnIndexError
-from velo.folder.leftovers import clean_folder
+from velo.folder.replace import clean_folder
 from velo.index import device_dict, open_index, verify_folder
 from velo.options import IO_CODES, links_steps
 from velo.planning.budgets import PlannedBudget, plans
 from velo.results import kept_text, size_text
-
-__all__ = ["doctor", "info", "verify"]
 
 
 def info(

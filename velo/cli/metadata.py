@@ -12,14 +12,11 @@ import typer
 from velo.cli.arguments import AsJson, IndexPath, folders_of
 from velo.cli.output import answer, console, emit_json, table
 from velo.errors import InvalidArgumentError
-from velo.folder.consistent import read_consistently
 from velo.folder.exchange import change_metadata, find_index
-from velo.folder.live import data_folder
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import data_folder, read_manifest
 from velo.folder.metadata import file_names, given_metadata, open_metadata, read_table
+from velo.folder.replace import read_consistently
 from velo.results import size_text
-
-__all__ = ["metadata_set", "metadata_show"]
 
 
 def metadata_set(

@@ -19,21 +19,6 @@ from velo.building.build import Watch
 from velo.errors import CorruptIndexError, VeloError
 from velo.results import size_text
 
-__all__ = [
-    "EXIT_DAMAGED",
-    "EXIT_ERROR",
-    "EXIT_INTERRUPTED",
-    "answer",
-    "console",
-    "device_text",
-    "emit_json",
-    "facts",
-    "memory_table",
-    "reported",
-    "table",
-    "watching",
-]
-
 EXIT_ERROR = 1
 EXIT_DAMAGED = 3
 EXIT_INTERRUPTED = 130

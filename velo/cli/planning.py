@@ -152,9 +152,7 @@ def tune(
         f" --column {shlex.quote(column)}" if column else ""
     )
     if as_json:
-        emit_json(
-            {**proposal.to_dict(), "lines": {"build": build_line, "open": proposal.open_line()}},
-        )
+        emit_json({**proposal.to_dict(), "lines": {"build": build_line, "open": proposal.open_line()}})
         return
     _print_proposal(proposal, build_line)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from velo.building.tables import parts_of
 from velo.cli.arguments import (
     AsJson,
     Columns,
@@ -27,13 +25,12 @@ from velo.cli.arguments import (
     filter_of,
     ids_of,
 )
-from velo.cli.build import in_options
+from velo.cli.build import read_parts
 from velo.cli.output import answer, console, emit_json, table
 from velo.errors import (
     FormatError,
     IndexExistsError,
     InvalidArgumentError,
-    LeftOutWarning,
     UnknownColumnError,
     VeloError,
 )
@@ -41,21 +38,6 @@ from velo.folder.metadata import read_table
 from velo.formats import Source, open_vectors
 from velo.index import Index, create_index, open_path
 from velo.options.columns import column_type
-
-__all__ = [
-    "count",
-    "create",
-    "delete",
-    "export",
-    "flush",
-    "get",
-    "insert",
-    "optimize",
-    "rows",
-    "snapshot",
-    "update",
-    "upsert",
-]
 
 #: Bytes of vectors in one call of insert, upsert or update: the index holds a call in memory.
 _CALL_BYTES: Final = 4 << 20
@@ -95,34 +77,33 @@ def _field(text: str) -> Any:
     return pa.field(name, column_type(kind, name, "column"))
 
 
-def insert(
-    path: IndexPath,
-    vectors: NewVectors,
-    ids: NewIds = None,
-    metadata: NewMetadata = None,
-    column: NewColumn = None,
-    ids_column: NewIdsColumn = None,
-    keep_columns: KeepColumns = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add rows to an index. Others may search it meanwhile. Rows that were added before a failure stay."""
-    given = _Given(vectors, ids, metadata, column, ids_column, keep_columns)
-    _add(path, given, as_json, upsert=False)
+def _adding(name: str, doc: str) -> Callable[..., None]:
+    """The command ``insert`` or ``upsert``."""
+
+    def command(
+        path: IndexPath,
+        vectors: NewVectors,
+        ids: NewIds = None,
+        metadata: NewMetadata = None,
+        column: NewColumn = None,
+        ids_column: NewIdsColumn = None,
+        keep_columns: KeepColumns = False,
+        as_json: AsJson = False,
+    ) -> None:
+        given = _Given(vectors, ids, metadata, column, ids_column, keep_columns)
+        _add(path, given, as_json, upsert=name == "upsert")
+
+    command.__name__, command.__doc__ = name, doc
+    return command
 
 
-def upsert(
-    path: IndexPath,
-    vectors: NewVectors,
-    ids: NewIds = None,
-    metadata: NewMetadata = None,
-    column: NewColumn = None,
-    ids_column: NewIdsColumn = None,
-    keep_columns: KeepColumns = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add rows, or replace those that have their ids. After a failure the command can be repeated."""
-    given = _Given(vectors, ids, metadata, column, ids_column, keep_columns)
-    _add(path, given, as_json, upsert=True)
+insert = _adding(
+    "insert",
+    "Add rows to an index. Others may search it meanwhile. Rows that were added before a failure stay.",
+)
+upsert = _adding(
+    "upsert", "Add rows, or replace those that have their ids. After a failure the command can be repeated."
+)
 
 
 class _Given(NamedTuple):
@@ -137,31 +118,17 @@ class _Given(NamedTuple):
 
     def read(self) -> tuple[Source, Any, Any]:
         """Vectors, ids of a column, and metadata."""
-        if self.keep_columns and self.metadata is not None:
-            raise InvalidArgumentError(
-                "--keep-columns and --metadata do not go together", argument="metadata"
-            )
         if self.ids is not None and self.ids_column is not None:
             raise InvalidArgumentError("--ids and --ids-column do not go together", argument="ids_column")
         table = None if self.metadata is None else read_table(self.metadata)
-        if self.ids_column is None and not self.keep_columns:
-            source = open_vectors(self.vectors, column=self.column)
-            if table is not None and table.num_rows != source.shape[0]:
-                raise InvalidArgumentError(
-                    f"metadata has {table.num_rows} rows, {source.shape[0]} are needed", argument="metadata"
-                )
-            return source, None, table
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always", LeftOutWarning)
-            parts = parts_of(
-                self.vectors,
-                column=self.column,
-                ids_column=self.ids_column,
-                metadata=True if self.keep_columns else table,
+        if self.ids_column is not None or self.keep_columns:
+            return read_parts(self.vectors, self.column, self.ids_column, table, self.keep_columns)
+        source = open_vectors(self.vectors, column=self.column)
+        if table is not None and table.num_rows != source.shape[0]:
+            raise InvalidArgumentError(
+                f"metadata has {table.num_rows} rows, {source.shape[0]} are needed", argument="metadata"
             )
-        for one in heard:
-            sys.stderr.write(f"velo: {in_options(str(one.message))}\n")
-        return parts
+        return source, None, table
 
 
 def _add(path: Path, given: _Given, as_json: bool, *, upsert: bool) -> None:
@@ -223,12 +190,7 @@ def update(
     answer(as_json, document, f"{path}: {written:,} rows changed{_unknown_text(missing)}")
 
 
-def delete(
-    path: IndexPath,
-    ids: NewIds = None,
-    condition: Condition = None,
-    as_json: AsJson = False,
-) -> None:
+def delete(path: IndexPath, ids: NewIds = None, condition: Condition = None, as_json: AsJson = False) -> None:
     """Delete rows by id, or all that pass a filter. Others may search the index meanwhile."""
     if (ids is None) == (condition is None):
         raise InvalidArgumentError("delete takes --ids or --filter, and one of them", argument="ids")

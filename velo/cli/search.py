@@ -20,8 +20,6 @@ from velo.options import SearchTuning
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.testing import recall_at_k
 
-__all__ = ["query_filters", "search"]
-
 #: Hits of a query that are printed; a radius may have thousands of them.
 _LINES_OF_A_QUERY = 20
 
@@ -44,8 +42,7 @@ def search(
         Path | None, typer.Option(help="Parquet file, one row a query, that the filter may refer to.")
     ] = None,
     filter_plan: Annotated[
-        str,
-        typer.Option(help="How a search applies its filter: auto; for comparison late, gate or scan."),
+        str, typer.Option(help="How a search applies its filter: auto; for comparison late, gate or scan.")
     ] = "auto",
     group_by: Annotated[
         str | None, typer.Option(help="Find the nearest k groups of rows with equal values in this column.")
@@ -82,8 +79,7 @@ def search(
         Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
     ] = None,
     show: Annotated[
-        int,
-        typer.Option(min=0, help="Queries to print the nearest 20 of; 0 with --json leaves ids out."),
+        int, typer.Option(min=0, help="Queries to print the nearest 20 of; 0 with --json leaves ids out.")
     ] = 3,
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain how the first query was answered.")

@@ -15,8 +15,6 @@ from velo.cli.arguments import AsJson
 from velo.errors import InvalidArgumentError, MissingDependencyError
 from velo_serving.protocol.options import Field, ServeOptions
 
-__all__ = ["serve", "stop"]
-
 #: The options of ``velo serve``: those that have a word for ``--help``.
 OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
 

@@ -24,22 +24,18 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from velo.compaction.large_rows import LargeRows
 from velo.compaction.merge_memory import MergeMemory
-from velo.compaction.policy import DEAD_SHARE, segments_of_a_size, segments_to_merge
 from velo.compaction.segment_builder import How, SegmentBuilder
-from velo.compaction.sources import Sources
+from velo.compaction.sources import LargeRows, Sources
 from velo.compaction.worker import Worker
 from velo.errors import BusyError, CancelledError, OutOfMemoryError
 from velo.segments.data import DONE, LiveData
 from velo.segments.segment import Segment
 from velo.types import Memory
-
-__all__ = ["Compactor"]
 
 #: In the background all gives way to searches. Writers may wait for a flush, so it goes first; a
 #: merge of segments uses idle processors, and this nice value if there are none.
@@ -62,22 +58,7 @@ _CALM: Final = 2.0
 
 
 class Compactor:
-    """The flushes and merges of an open index.
-
-    Parameters
-    ----------
-    open_segment : callable
-        Opens a segment by its name.
-    threads : int or None
-        Of a build.
-    merge_memory, memory : int, float, str or None
-        Budget of all that run; as much as the index has if it is None.
-
-    Raises
-    ------
-    BudgetTooSmallError
-        A full delta cannot become a segment within it.
-    """
+    """The flushes and merges of an open index."""
 
     def __init__(
         self,
@@ -92,7 +73,7 @@ class Compactor:
         self._maker = SegmentBuilder(live, open_segment, threads, budget, memory)
         #: Held while segments are merged; to exclude all merges take it first, then the others.
         self._segments_lock = threading.Lock()
-        #: Held while young segments of a size become one, and while others choose what they take.
+        #: Held while small segments are merged, and while other merges choose their sources.
         self._sizes_lock = threading.Lock()
         #: Held while the delta becomes a segment, and while a merge that took it along is put into its place.
         self._delta_lock = threading.Lock()
@@ -162,7 +143,7 @@ class Compactor:
     # ---- in the background
 
     def resume(self) -> None:
-        """Do soon what a former writer left: a merge that was killed, dead rows that are worth one."""
+        """Schedule work left by an earlier writer: an interrupted merge, or one that deleted rows justify."""
         if self._maker.has_begun:
             with contextlib.suppress(OutOfMemoryError):
                 self._segments_worker.ask(after_s=_LATER_S)
@@ -275,13 +256,13 @@ class Compactor:
 
     @contextlib.contextmanager
     def kept_away(self) -> Iterator[None]:
-        """Nothing is under way; a merge of young segments is done again later."""
+        """Exclude all flushes and merges; a canceled merge of small segments is repeated later."""
         with self._segments_lock, self._sizes_held(), self._delta_lock:
             yield
 
     @contextlib.contextmanager
     def _sizes_held(self) -> Iterator[None]:
-        """No merge of young segments is under way."""
+        """Exclude merges of small segments."""
         self._sizes_give_way = True
         try:
             with self._sizes_lock:
@@ -326,12 +307,12 @@ class Compactor:
             self._maker.make(sources, how, begun)
 
     def _take(self, sources: Sources | None) -> None:
-        """Say what a merge takes; with the lock of young segments."""
+        """Record the sources of a merge; the caller holds the lock of small segments."""
         taken = [] if sources is None else [sources.names[number] for number in sources.segments]
         self._in_use = frozenset(taken)
 
     def _merge_young(self, how: How) -> None:
-        """Merge what is worth it with the largest segment, or has many dead rows, until nothing is."""
+        """Merge into the largest segment, or rewrite segments with many deleted rows, while that pays."""
         self._go_on(how)
         while not self._all_wanted:  # else all rows are written again right after
             calm_at_s = self._flushed_at_s + _CALM * _LATER_S
@@ -391,3 +372,53 @@ class Compactor:
         with self._delta_lock:
             is_moved, self._taken = self._taken is None, None
             yield sources.moved(*self._maker.look(), self._taken_segment) if is_moved else sources
+
+
+#: Segments of about one size that become one, and how many times as many rows are another size.
+_SIZE_SEGMENTS: Final = 4
+#: While no rows are written: merge all once the small segments have this share of the largest one's rows.
+_YOUNG_SHARE: Final = 0.2
+#: While rows are written: the same, later, because such a merge rewrites every row.
+_YOUNG_SHARE_MAX: Final = 1.0
+#: A segment with this share of deleted rows is rewritten.
+DEAD_SHARE: Final = 0.2
+
+
+def segments_to_merge(rows: Sequence[int], alive: Sequence[int], *, is_calm: bool) -> list[int]:
+    """The segments to merge now, the largest among them, or one with many deleted rows; ascending, may be
+    empty.
+
+    The largest segment is written again only when it is worth it. `alive` counts the rows of each that are
+    not deleted; `is_calm`: no rows are being written.
+    """
+    if not rows:
+        return []
+    base = _largest(rows)
+    young = [segment for segment in range(len(rows)) if segment != base]
+    share = _YOUNG_SHARE if is_calm else _YOUNG_SHARE_MAX
+    if sum(alive[segment] for segment in young) >= share * max(1, rows[base]):
+        return sorted([base, *young])
+    for segment in range(len(rows)):
+        if rows[segment] - alive[segment] >= DEAD_SHARE * rows[segment]:
+            return [segment]
+    return []
+
+
+def segments_of_a_size(rows: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Small segments of about one size to merge into one of the next, without `others`; ascending, may be
+    empty.
+
+    As in a log-structured merge tree, a row is written once for each size.
+    """
+    sizes: dict[int, list[int]] = {}
+    for segment in range(len(rows)):
+        if segment not in others and segment != _largest(rows):
+            sizes.setdefault(int(math.log(rows[segment], _SIZE_SEGMENTS)), []).append(segment)
+    for _, group in sorted(sizes.items()):
+        if len(group) >= _SIZE_SEGMENTS:
+            return group
+    return []
+
+
+def _largest(rows: Sequence[int]) -> int:
+    return max(range(len(rows)), key=rows.__getitem__)

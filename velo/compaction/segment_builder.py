@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from velo.building.segments import build_segment
-from velo.compaction.checkpoint import MergeCheckpoint
-from velo.compaction.large_rows import LargeRows, SegmentOfCall
+from velo.building.build import build_segment
 from velo.compaction.merge_memory import MergeMemory
-from velo.compaction.sources import Sources
+from velo.compaction.sources import LargeRows, MergeCheckpoint, SegmentOfCall, Sources
 from velo.errors import BusyError, VeloError
 from velo.folder.replace import os_failure
 from velo.options import BuildOptions, sizes_of
@@ -27,8 +25,6 @@ from velo.segments.data import DONE, LiveData
 from velo.segments.segment import Segment, segment_bytes
 from velo.segments.view import View
 from velo.types import Memory
-
-__all__ = ["How", "SegmentBuilder"]
 
 #: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
 _KEPT_BYTES: Final = 20
@@ -45,18 +41,12 @@ _NUMBERS_AHEAD: Final = 1000
 class How:
     """The resources of a flush or merge.
 
-    Attributes
-    ----------
-    nice : int
-        The nice value of the threads that link and place.
-    gives_way : bool
-        They run while processors are idle.
-    leaves_room : bool
-        In the background: it leaves a share of the budget to the other kind.
-    is_beside : bool
-        A merge runs at the same time: a quarter of the threads, each of which takes memory beside the budget.
-    takes_rest : bool
-        It takes what others leave of the budget, without waiting.
+    `nice`: The nice value of the threads that link and place.
+    `gives_way`: They run while processors are idle.
+    `leaves_room`: In the background: it leaves a share of the budget to the other kind.
+    `is_beside`: A merge runs at the same time: a quarter of the threads, each of which takes memory beside
+      the budget.
+    `takes_rest`: It takes what others leave of the budget, without waiting.
     """
 
     nice: int = 0
@@ -119,7 +109,7 @@ class SegmentBuilder:
         return self._begun is not None
 
     def begun(self) -> tuple[MergeCheckpoint | None, Sources | None]:
-        """A merge that was killed and what it takes, where all of that is still there; told once."""
+        """The interrupted merge and its sources, if all of them still exist; returned once."""
         begun, self._begun = self._begun, None
         sources = None if begun is None else begun.sources(*self.look())
         if begun is not None and sources is None:
@@ -141,29 +131,8 @@ class SegmentBuilder:
     ) -> str | None:
         """Make a segment, unless no row is left, and replace its sources by it.
 
-        Parameters
-        ----------
-        begun : Begun, optional
-            The merge of these sources to resume.
-        latest : callable
-            Returns a context with the present place of its sources; they stay there while it lasts.
-        is_wanted : callable, optional
-            Called while the segment is built: False cancels it.
-
-        Returns
-        -------
-        str or None
-            The name of the segment.
-
-        Raises
-        ------
-        CancelledError
-            It is no longer wanted.
-        BusyError
-            The rest of the budget, which it was to take, is too little.
-        BudgetTooSmallError
-            Before anything is written.
-        NoSpaceError, DeviceError
+        `latest`: Returns a context with the present place of its sources; they stay there while it lasts.
+        `is_wanted`: Called while the segment is built: False cancels it.
         """
         with contextlib.ExitStack() as held:
             made = (
@@ -181,10 +150,6 @@ class SegmentBuilder:
 
         `deadline` (monotonic clock) limits the wait for its share of the budget. If the returned
         ``velo_live_done`` is not ``DONE``, nothing was written.
-
-        Raises
-        ------
-        BudgetTooSmallError, BusyError, NoSpaceError, DeviceError
         """
         done = reserved = self._live.reserve(rows)
         if reserved.outcome != DONE or not rows.count:

@@ -1,7 +1,13 @@
-"""The sources of a new segment: other segments and the delta, with their vectors and columns."""
+"""The sources of a new segment: other segments, the delta, or the rows of one call; checkpoints of merges."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
+import re
+import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,14 +17,17 @@ from typing import Any, Final
 import numpy as np
 
 from velo.folder.flow import ColumnSource, StoredRows
-from velo.formats.source import Source
+from velo.folder.manifest import MANIFEST_FILE
+from velo.folder.metadata import as_given
+from velo.folder.replace import MARKER, durable_file, sync_folder
+from velo.formats.source import Source, chunk_rows
 from velo.options import METRIC_CODES
 from velo.segments.chunked import ChunkedColumns
+from velo.segments.columns import given_columns, some_rows
+from velo.segments.rows import GivenRows, RowShape, check_finite, checked_row_ids, in_type
 from velo.segments.segment import Segment
 from velo.segments.view import View
 from velo.types import AnyArray
-
-__all__ = ["Sources"]
 
 #: Rows that are read at a time, in bytes of float32. Each thread that merges keeps some times that much,
 #: which no budget counts: four times as many took 17 MiB more of a process with three of them.
@@ -40,19 +49,9 @@ class SourceRows(Source):
         segments = sum(segment.n for segment in view.segments)
         self._stored = vertices[: np.searchsorted(vertices, segments)]
         self._added = vertices[len(self._stored) :] - segments
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
-        return len(self._stored) + len(self._added), self._view.shape.dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Their element type."""
-        return self._dtype
+        self._shape = len(vertices), view.shape.dim
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield the rows ``start`` to ``stop``: those of segments, then those of the delta."""
         step = min(rows, max(1, _READ_BYTES // (4 * self.shape[1])))
         stored = len(self._stored)
         for row in range(start, min(stop, stored), step):
@@ -75,16 +74,13 @@ class SourceColumns(ColumnSource):
 
     @property
     def row_count(self) -> int:
-        """The number of rows."""
         return len(self._vertices)
 
     @property
     def schema(self) -> Any:
-        """The columns as they were given."""
         return self._columns.schema
 
     def stored(self, name: str) -> list[StoredRows]:
-        """The stored pieces of a column, store after store."""
         stores = self._columns.stores if isinstance(self._columns, ChunkedColumns) else [self._columns]
         starts = np.cumsum([0, *(store.row_count for store in stores)])
         bounds = np.searchsorted(self._vertices, starts)
@@ -105,11 +101,9 @@ class SourceColumns(ColumnSource):
         )
 
     def storage(self, name: str, rows: AnyArray) -> Any:
-        """A column of some rows in its storage type."""
         return self._columns.storage_rows(self._vertices[rows], [name]).column(0)
 
     def given(self, name: str) -> Any:
-        """A table of one column with all rows, in the type it was given in."""
         return self._columns.rows(self._vertices, [name])
 
 
@@ -117,16 +111,7 @@ class SourceColumns(ColumnSource):
 class Sources:
     """The sources of a new segment: some of the segments of a view, its delta, or both.
 
-    Attributes
-    ----------
-    names : list of str
-        The folder of each segment of the view.
-    segments : list of int
-        The segments that it replaces, ascending.
-    vertices : ndarray
-        Its rows, ascending.
-    with_delta : bool
-        It replaces the delta.
+    `segments`: The segments that it replaces, ascending.
     """
 
     view: View
@@ -168,11 +153,9 @@ class Sources:
         return self.view.largest
 
     def vectors(self) -> SourceRows:
-        """The rows' vectors."""
         return SourceRows(self.view, self.vertices, self.dtype)
 
     def ids(self) -> Any:
-        """The rows' ids."""
         return self.view.ids.of(self.vertices)
 
     def metadata(self) -> SourceColumns | None:
@@ -247,3 +230,223 @@ class Sources:
         first = sum(segment.n for segment in self.view.segments[:number])
         start, stop = np.searchsorted(self.vertices, [first, first + self.view.segments[number].n])
         return first, slice(int(start), int(stop))
+
+
+_STEM: Final = "merge-"
+_SEGMENT_STEM: Final = "part-"
+#: Names of our files; others may have put anything else into the folder.
+_OURS: Final = re.compile(rf"{_STEM}[0-9a-f]{{16}}(\.json(\.part)?)?")
+
+
+@dataclass(frozen=True)
+class MergeCheckpoint:
+    """An unfinished merge."""
+
+    folder: Path
+    segments: list[tuple[str, int]]
+    taken: bytes
+
+    @classmethod
+    def begin(cls, index: Path, name: str, sources: Sources) -> MergeCheckpoint:
+        """Record the rows that a merge takes of an index, and the folder in which it builds `name`."""
+        segments = [sources.view.segments[number] for number in sources.segments]
+        begun = cls(
+            index / name.replace(_SEGMENT_STEM, _STEM, 1),
+            [(segment.uuid, segment.n) for segment in segments],
+            sources.taken().tobytes(),
+        )
+        body = begun._body()
+        with durable_file(begun._file) as file:
+            file.write(json.dumps({**body, "checksum": _checksum(body)}).encode())
+        sync_folder(index)
+        return begun
+
+    @classmethod
+    def find(cls, index: Path) -> MergeCheckpoint | None:
+        """The merge that was begun in an index; what is left of others, or is damaged, is removed."""
+        ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
+        files = sorted((path for path in ours if path.suffix == ".json"), reverse=True)
+        found = next((one for one in map(cls._read, files) if one is not None), None)
+        for path in ours:
+            if found is not None and path in (found.folder, found._file):
+                continue
+            with contextlib.suppress(OSError):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        return found
+
+    @property
+    def segment_name(self) -> str:
+        """The planned name of its segment; higher numbers are free."""
+        return self.folder.name.replace(_STEM, _SEGMENT_STEM, 1)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether nothing is left to do but to put the segment into its place."""
+        return (self.folder / MANIFEST_FILE).is_file() and not (self.folder / MARKER).exists()
+
+    def sources(self, view: View, names: list[str]) -> Sources | None:
+        """Its sources, by their numbers in a view; None if one of them no longer exists."""
+        numbers = {(segment.uuid, segment.n): number for number, segment in enumerate(view.segments)}
+        if not all(segment in numbers for segment in self.segments):
+            return None
+        segments = [numbers[segment] for segment in self.segments]
+        if segments != sorted(set(segments)):
+            return None
+        bits = np.unpackbits(np.frombuffer(self.taken, np.uint8), bitorder="little").astype(bool)
+        starts = np.cumsum([0, *(segment.n for segment in view.segments)])
+        vertices = []
+        at = 0
+        for number, (_, rows) in zip(segments, self.segments, strict=True):
+            vertices.append(starts[number] + np.flatnonzero(bits[at : at + rows]))
+            at += -(-rows // 64) * 64
+        return Sources(view, names, segments, np.concatenate(vertices), with_delta=False)
+
+    def remove(self) -> None:
+        """It ended, or cannot go on."""
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    def _body(self) -> dict[str, Any]:
+        return {"parts": self.segments, "taken": base64.b64encode(self.taken).decode()}
+
+    @classmethod
+    def _read(cls, file: Path) -> MergeCheckpoint | None:
+        """The contents of a file; None if it is damaged."""
+        try:
+            body = json.loads(file.read_bytes())
+            checksum = body.pop("checksum")
+            if checksum != _checksum(body):
+                return None
+            segments = [(str(uuid), int(rows)) for uuid, rows in body["parts"]]
+            taken = base64.b64decode(body["taken"], validate=True)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        if not segments or len(taken) != sum(-(-rows // 64) * 8 for _, rows in segments):
+            return None
+        return cls(file.with_name(file.name.removesuffix(".json")), segments, taken)
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+class CallVectors(Source):
+    """The vectors of a call in the element type of the index; only the rows `kept`, if given."""
+
+    def __init__(self, given: AnyArray | Source, shape: RowShape, kept: AnyArray | None = None) -> None:
+        # A source is read from front to back alone.
+        self._given = given.read() if kept is not None and isinstance(given, Source) else given
+        self._row_shape = shape
+        self._kept = kept
+        self._shape = int(self._given.shape[0] if kept is None else len(kept)), shape.dim
+        self._dtype = shape.dtype
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        for chunk in self._slices(rows, start, stop):
+            yield in_type(chunk, self._row_shape)
+
+    def _slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        if isinstance(self._given, Source):
+            yield from self._given.chunks(rows, start, stop)
+            return
+        for row in range(start, stop, rows):
+            taken = slice(row, min(row + rows, stop))
+            yield self._given[taken if self._kept is None else self._kept[taken]]
+
+    def check(self) -> None:
+        """Read all of it once: DtypeError, NotFiniteError."""
+        row = 0
+        for chunk in self.chunks(chunk_rows(self.shape[1] * self.dtype.itemsize)):
+            check_finite(chunk, row)
+            row += len(chunk)
+
+
+class LargeRows(GivenRows):
+    """Rows of one call that become a segment; vectors are as from :func:`velo.segments.rows.given_vectors`,
+    not copied.
+    """
+
+    def __init__(
+        self,
+        shape: RowShape,
+        vectors: AnyArray | Source,
+        ids: Any,
+        metadata: Any,
+        request: Any,
+        *,
+        upsert: bool,
+    ) -> None:
+        given = CallVectors(vectors, shape)
+        given.check()
+        count = len(given)
+        kind, column, kept = checked_row_ids(ids, count, shape.id_kind, upsert)
+        table = given_columns(metadata, shape.schema, count)
+        if table is not None and kept is not None:
+            table = some_rows(table, kept)
+        super().__init__(len(given if kept is None else kept), kind, column, request, upsert=upsert)
+        self.shape = shape
+        self.vectors = given if kept is None else CallVectors(vectors, shape, kept)
+        # An index may have columns of which there are none.
+        has_columns = table is not None and len(shape.schema) > 0
+        self.metadata = as_given(table.columns, shape.schema) if has_columns else None
+
+    def ids_from(self, first_row: int) -> Any:
+        """Their ids; those that the index numbers begin so."""
+        return np.arange(first_row, first_row + self.count) if self.is_numbered else self._column
+
+
+@dataclass(frozen=True)
+class SegmentOfCall:
+    """The sources of a call's segment.
+
+    `first_row`: The number of the first row, if the index assigns ids.
+    """
+
+    view: View
+    rows: LargeRows
+    first_row: int
+    #: Of the budget it leaves a share to the delta, as what is made of segments does.
+    takes_segments = True
+    #: All of its vectors are there.
+    coded = ()
+
+    @property
+    def count(self) -> int:
+        """The number of its rows."""
+        return self.rows.count
+
+    @property
+    def of_rows(self) -> int:
+        """Rows of the whole index, these among them."""
+        return self.view.n + self.rows.count
+
+    @property
+    def like(self) -> Segment | None:
+        """The largest part of the view, whose bits and degree it gets."""
+        return self.view.largest
+
+    @property
+    def calibration(self) -> Mapping[str, Any] | None:
+        """The calibration to adopt: that of `like`."""
+        return None if self.like is None else self.like.calibration
+
+    def vectors(self) -> Source:
+        return self.rows.vectors
+
+    def ids(self) -> Any:
+        return self.rows.ids_from(self.first_row)
+
+    def metadata(self) -> Any:
+        """The rows' columns, or None."""
+        return self.rows.metadata
+
+    def warm_start(self, _: Path) -> None:
+        """There is no graph yet that has them."""

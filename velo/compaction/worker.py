@@ -11,8 +11,6 @@ from queue import Empty, SimpleQueue
 
 from velo.errors import OutOfMemoryError
 
-__all__ = ["Worker"]
-
 
 class Worker:
     """A thread that exists while there is work.
@@ -45,18 +43,12 @@ class Worker:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its thread."""
         return self._thread == threading.get_ident()
 
     def ask(self, after_s: float = 0.0) -> int:
         """Request a piece of work, now or after some seconds; if it is running, once more after it.
 
         Returns the number of the piece.
-
-        Raises
-        ------
-        OutOfMemoryError
-            The system starts no thread. The next request starts the work.
         """
         with self._state:
             at = time.monotonic() + after_s
@@ -76,13 +68,7 @@ class Worker:
             raise OutOfMemoryError(f"no thread starts for work in the background: {error}") from error
 
     def wait(self, number: int | None = None, timeout_s: float | None = None) -> bool:
-        """Wait until a piece has ended; without a number until the running one has. False after a timeout.
-
-        Raises
-        ------
-        BaseException
-            The error of the piece of that number, or of a later one; of the one before if it never began.
-        """
+        """Wait until a piece has ended; without a number until the running one has. False after a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         changed: SimpleQueue[None] = SimpleQueue()
         with self._state:

@@ -6,34 +6,87 @@ in their storage type (:func:`storage_type`), and returned in the type they were
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from velo.filters.arrays import arrow_of, numpy_of, valid_of
 from velo.types import AnyArray
-
-__all__ = [
-    "converted",
-    "indices_max",
-    "is_list",
-    "is_list_view",
-    "is_string",
-    "lists_of_views",
-    "one_array",
-    "plain_type",
-    "restore",
-    "storage_type",
-    "why_not_stored",
-    "with_element",
-]
 
 # Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
+
+
+def array_bytes(array: Any) -> int:
+    """Bytes of the buffers of an Arrow array, without those of a dictionary."""
+    return sum(buffer.size for buffer in array.buffers() if buffer is not None)
+
+
+def arrow_of(values: AnyArray, valid: AnyArray | None = None) -> Any:
+    """An Arrow array over the memory of numbers, copied if not contiguous; null where `valid` is False."""
+    together = np.ascontiguousarray(values)
+    arrow_type = pa.from_numpy_dtype(together.dtype)
+    missing = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
+    validity = mask_of(valid).buffers()[1] if valid is not None and missing else None
+    return pa.Array.from_buffers(arrow_type, len(together), [validity, pa.py_buffer(together.data)], missing)
+
+
+def mask_of(values: AnyArray) -> Any:
+    """An Arrow array of bools without nulls."""
+    bits = np.packbits(values, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits.data)])
+
+
+def numpy_of(array: Any, dtype: np.dtype[Any] | type[np.generic]) -> AnyArray:
+    """The numbers of an Arrow array without nulls, as a read-only view of its memory."""
+    if len(array) == 0:
+        return np.zeros(0, dtype)
+    item_bytes = np.dtype(dtype).itemsize
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * item_bytes)
+
+
+def bits_of(buffer: Any, start: int, count: int) -> AnyArray:
+    """Some bits of a buffer, as an array of 0 and 1."""
+    first = start // 8
+    some = np.frombuffer(buffer, np.uint8, -(-(start + count) // 8) - first, first)
+    return np.unpackbits(some, bitorder="little")[start - 8 * first :][:count]
+
+
+def valid_of(array: Any) -> AnyArray:
+    """An array of bool: which values of an Arrow array are not null."""
+    if array.null_count == 0:
+        return np.ones(len(array), bool)
+    validity = array.buffers()[0]
+    if validity is None:  # an array of the type null has no values at all
+        return np.zeros(len(array), bool)
+    return bits_of(validity, array.offset, len(array)).astype(bool)
+
+
+def truths_of(array: Any) -> AnyArray:
+    """An Arrow array of bools as an array of bool; what is null is False."""
+    if len(array) == 0:
+        return np.zeros(0, bool)
+    return bits_of(array.buffers()[1], array.offset, len(array)).astype(bool) & valid_of(array)
+
+
+def texts_of(texts: Sequence[str | None]) -> Any:
+    """An Arrow array of large strings; None is null."""
+    coded = [b"" if text is None else text.encode() for text in texts]
+    offsets = np.zeros(len(coded) + 1, np.int64)
+    np.cumsum([len(text) for text in coded], out=offsets[1:])
+    valid = np.array([text is not None for text in texts], bool)
+    missing = len(valid) - int(np.count_nonzero(valid))
+    buffers = [
+        mask_of(valid).buffers()[1] if missing else None,
+        pa.py_buffer(offsets.data),
+        pa.py_buffer(b"".join(coded)),
+    ]
+    return pa.Array.from_buffers(pa.large_string(), len(coded), buffers, missing)
+
+
 ArrowType: TypeAlias = Any
 ArrowArray: TypeAlias = Any
 
@@ -125,18 +178,12 @@ def storage_type(kind: ArrowType, *, only: Callable[[ArrowType], bool] | None = 
 
 
 def restore(stored: ArrowArray, kind: ArrowType) -> ArrowArray:
-    """Convert stored values to the type they were given in; a dictionary gets wider indices where it must.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        The type cannot hold a value.
-    """
+    """Convert stored values to the type they were given in; a dictionary gets wider indices where it must."""
     found = stored.type
     if found == kind:
         return stored
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage_type(kind, restore(stored, kind.storage_type))
+        return pa.ExtensionArray.from_storage(kind, restore(stored, kind.storage_type))
     if isinstance(found, pa.BaseExtensionType):
         return restore(stored.storage, kind)
     if pa.types.is_null(kind):
@@ -226,13 +273,7 @@ def _int(kind: ArrowType) -> type[np.generic]:
 
 
 def converted(values: ArrowArray, kind: ArrowType) -> ArrowArray:
-    """Convert values to another type without loss; floats become the nearest that the type holds.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        A value would change, or become one of another sort: a text never becomes a number.
-    """
+    """Convert values to another type without loss; floats become the nearest that the type holds."""
     found = values.type
     if _sort(found) != _sort(kind) and None not in (_sort(found), _sort(kind)):
         raise pa.ArrowInvalid(f"values of type {found} are never taken for {kind}")

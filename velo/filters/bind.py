@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import FilterError, FilterTypeError, UnknownColumnError
-from velo.filters.arrays import numpy_of, texts_of
+from velo.filters import tree
+from velo.filters.arrow_values import numpy_of, texts_of
 from velo.filters.columns import FilterColumn
 from velo.filters.constants import constant
 from velo.filters.domain import Domain, Intervals, RankSpace, WholeSpace, complement, intersection, normal
-from velo.filters.nodes import (
+from velo.filters.program import (
     CONTAINS_ALL_MAX,
     Fixed,
     ListContains,
@@ -28,29 +29,8 @@ from velo.filters.nodes import (
     joined,
     scalar_node,
 )
-from velo.filters.tree import (
-    And,
-    Between,
-    Compare,
-    Contains,
-    ElementMatch,
-    Expr,
-    Ids,
-    IsIn,
-    IsNotTrue,
-    IsNull,
-    Leaf,
-    Like,
-    Mask,
-    Not,
-    Or,
-    StartsWith,
-    Want,
-)
 from velo.filters.values import VALUES_MAX, refusal, refuse
 from velo.types import AnyArray
-
-__all__ = ["Binder"]
 
 #: From this number of strings on they are looked up all at once.
 _BULK: Final = 64
@@ -68,7 +48,7 @@ class Binder:
         self,
         columns: Mapping[str, FilterColumn],
         made: Callable[[str, str], FilterColumn | None] | None = None,
-        listed: Callable[[Ids | Mask], AnyArray] | None = None,
+        listed: Callable[[tree.Ids | tree.Mask], AnyArray] | None = None,
         *,
         unknown_is_missing: bool = False,
     ) -> None:
@@ -77,42 +57,36 @@ class Binder:
         self._listed = listed
         self._unknown_is_missing = unknown_is_missing
 
-    def bind(self, expr: Expr, want: Want = Want.TRUE, position: str = "$") -> Node:
-        """The node of the rows that `want` asks for.
-
-        Raises
-        ------
-        UnknownColumnError, FilterTypeError, FilterError
-            With the position in the filter.
-        """
+    def bind(self, expr: tree.Expr, want: tree.Want = tree.Want.TRUE, position: str = "$") -> Node:
+        """The node of the rows that `want` asks for."""
         match expr:
-            case Not(child):
+            case tree.Not(child):
                 return self.bind(child, want.of_not, f"{position}.$not")
-            case IsNotTrue(child):
+            case tree.IsNotTrue(child):
                 return self.bind(child, want.of_not_true, position)
-            case And(children) | Or(children):
-                every = isinstance(expr, And) == want.positive
-                inside = f"{position}.${'and' if isinstance(expr, And) else 'or'}"
+            case tree.And(children) | tree.Or(children):
+                every = isinstance(expr, tree.And) == want.positive
+                inside = f"{position}.${'and' if isinstance(expr, tree.And) else 'or'}"
                 bound = [self.bind(child, want, f"{inside}[{at}]") for at, child in enumerate(children)]
                 return joined(every, bound)
-            case Ids() | Mask():
+            case tree.Ids() | tree.Mask():
                 if self._listed is None:
                     refuse(FilterError, "ids and masks need an index", position)
                 passes = self._listed(expr)
                 return Rows(passes if want.positive else ~passes)
-        assert isinstance(expr, Leaf)
+        assert isinstance(expr, tree.Leaf)
         place = expr.position or f"{position}.{expr.column}"
         column = self._column(expr.column, expr.of, place)
         if column is None:
-            passing = want.positive if isinstance(expr, IsNull) else want.null
+            passing = want.positive if isinstance(expr, tree.IsNull) else want.null
             return Fixed(passing)
-        if isinstance(expr, IsNull):
+        if isinstance(expr, tree.IsNull):
             return _null_test(column, not want.positive)
-        if isinstance(expr, Contains) or column.is_list:
+        if isinstance(expr, tree.Contains) or column.is_list:
             return _in_list(column, expr, want, place)
-        if isinstance(expr, ElementMatch):
+        if isinstance(expr, tree.ElementMatch):
             _no_list(column, place)
-        if isinstance(expr, Compare) and expr.op == "ne":
+        if isinstance(expr, tree.Compare) and expr.op == "ne":
             want = want.of_not
         domain = Domain(_intervals(column, expr, place))
         if not want.positive:
@@ -163,21 +137,21 @@ def _null_test(column: FilterColumn, negated: bool) -> Node:
     return scalar_node(column, Domain((), null=True))
 
 
-def _intervals(column: FilterColumn, expr: Leaf, place: str) -> Intervals:
+def _intervals(column: FilterColumn, expr: tree.Leaf, place: str) -> Intervals:
     """The values, or the elements of lists, that meet a condition."""
     space = column.space
     match expr:
-        case StartsWith(prefix=prefix):
+        case tree.StartsWith(prefix=prefix):
             return _texts(column, place).with_prefix(prefix)
-        case Like(pattern=pattern, any_case=any_case):
+        case tree.Like(pattern=pattern, any_case=any_case):
             return _texts(column, place).with_form(pattern, any_case)
-        case IsIn(values=values):
+        case tree.IsIn(values=values):
             return normal((rank, rank) for rank in _ranks(column, _constants(column, values, place)))
-        case Between(low=low, high=high):
+        case tree.Between(low=low, high=high):
             first, last = constant(column, low, place), constant(column, high, place)
             _ordered(column, place)
             return normal([(space.ceil(first), space.floor(last))])
-        case Compare(op=op, value=given):
+        case tree.Compare(op=op, value=given):
             return _compared(column, op, given, place)
     raise AssertionError(expr)
 
@@ -253,12 +227,12 @@ def _no_list(column: FilterColumn, place: str) -> NoReturn:
     refuse(FilterTypeError, message, place)
 
 
-def _in_list(column: FilterColumn, expr: Leaf, want: Want, place: str) -> Node:
+def _in_list(column: FilterColumn, expr: tree.Leaf, want: tree.Want, place: str) -> Node:
     """The rows whose list holds what a condition asks for."""
     if not column.is_list:
         _no_list(column, place)
     every = False
-    if isinstance(expr, Contains):
+    if isinstance(expr, tree.Contains):
         checked = _constants(column, expr.values, place)
         found = sorted(set(_ranks(column, checked)))
         every = expr.mode == "all"
@@ -266,10 +240,12 @@ def _in_list(column: FilterColumn, expr: Leaf, want: Want, place: str) -> Node:
             return _whole(column, not checked, want)  # nothing asked for; or a value that no list has
         if every and len(found) < len(set(checked)):
             return _whole(column, False, want)
-    elif isinstance(expr, Compare | IsIn) and (isinstance(expr, IsIn) or expr.op in ("eq", "ne")):
-        values = expr.values if isinstance(expr, IsIn) else (expr.value,)
+    elif isinstance(expr, tree.Compare | tree.IsIn) and (
+        isinstance(expr, tree.IsIn) or expr.op in ("eq", "ne")
+    ):
+        values = expr.values if isinstance(expr, tree.IsIn) else (expr.value,)
         found = sorted(set(_ranks(column, _constants(column, values, place))))
-        if isinstance(expr, Compare) and expr.op == "ne":
+        if isinstance(expr, tree.Compare) and expr.op == "ne":
             want = want.of_not
     else:
         found = _members(column, _element_intervals(column, expr, place), place)
@@ -281,7 +257,7 @@ def _in_list(column: FilterColumn, expr: Leaf, want: Want, place: str) -> Node:
     return ListContains(column, every or len(found) == 1, tuple(found), not want.positive, loose)
 
 
-def _whole(column: FilterColumn, holds: bool, want: Want) -> Node:
+def _whole(column: FilterColumn, holds: bool, want: tree.Want) -> Node:
     """The node of a condition that holds for every list, or for none."""
     parts = [_null_test(column, False)] if want.null else []
     if holds == want.positive:
@@ -289,8 +265,8 @@ def _whole(column: FilterColumn, holds: bool, want: Want) -> Node:
     return joined(False, parts)
 
 
-def _element_intervals(column: FilterColumn, expr: Leaf, place: str) -> Intervals:
-    if not isinstance(expr, ElementMatch):
+def _element_intervals(column: FilterColumn, expr: tree.Leaf, place: str) -> Intervals:
+    if not isinstance(expr, tree.ElementMatch):
         return _intervals(column, expr, place)
     space = column.space
     intervals: Intervals = normal([(space.low, space.high)])

@@ -29,29 +29,20 @@ import pyarrow
 import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
-from velo.filters.arrays import arrow_of, numpy_of, valid_of
 from velo.filters.arrow_values import (
+    arrow_of,
     is_list,
     is_list_view,
     is_string,
     lists_of_views,
+    numpy_of,
     one_array,
     plain_type,
+    valid_of,
     why_not_stored,
 )
 from velo.filters.domain import FloatSpace, RankSpace, Space, WholeSpace
 from velo.types import AnyArray
-
-__all__ = [
-    "CODES_MAX",
-    "FilterColumn",
-    "Kind",
-    "NativeType",
-    "check_type",
-    "describe",
-    "encode",
-    "plain_values",
-]
 
 # Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow
@@ -85,14 +76,8 @@ Kind: TypeAlias = Literal[
 ]
 
 _INTEGERS: Final = {
-    pa.int8(): NativeType.I8,
-    pa.int16(): NativeType.I16,
-    pa.int32(): NativeType.I32,
-    pa.int64(): NativeType.I64,
-    pa.uint8(): NativeType.U8,
-    pa.uint16(): NativeType.U16,
-    pa.uint32(): NativeType.U32,
-    pa.uint64(): NativeType.U64,
+    pa.type_for_alias(f"{'u' if one.name[0] == 'U' else ''}int{one.name[1:]}"): one
+    for one in list(NativeType)[NativeType.I8 : NativeType.F32]
 }
 _SECOND: Final = 10**9
 _UNITS: Final = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -106,24 +91,12 @@ _CODES: Final = pa.dictionary(pa.int32(), pa.large_string())
 class FilterColumn:
     """One column as filters see it.
 
-    Attributes
-    ----------
-    arrow_type : pyarrow.DataType
-        As it was given.
-    native_type : NativeType or None
-        None: stored and returned, but not filtered on.
-    dictionary : pyarrow.Array or None
-        The sorted values behind codes.
-    unit_ns : int
-        Nanoseconds in one unit of a temporal column.
-    elements : pyarrow.Array or None
-        Of lists of int64, all of them one after another.
-    scale : int
-        Decimal places; values are counted in units of the last.
-    float_bits : int
-        Width of the elements of a list of floats as they were given.
-    owner : object or None
-        The native columns that hold this derived column; with a single row it is the value of all rows.
+    `native_type`: None: stored and returned, but not filtered on.
+    `unit_ns`: Nanoseconds in one unit of a temporal column.
+    `scale`: Decimal places; values are counted in units of the last.
+    `float_bits`: Width of the elements of a list of floats as they were given.
+    `owner`: The native columns that hold this derived column; with a single row it is the value of all
+      rows.
     """
 
     name: str
@@ -331,14 +304,7 @@ def _is_stored_as(arrow_type: ArrowType, stored: ArrowType) -> bool:
 
 
 def check_stored(name: str, arrow_type: ArrowType, stored: ArrowArray) -> None:
-    """Check a stored column against the assumptions of filters and results.
-
-    Raises
-    ------
-    ValueError
-        It has another type than a column of `arrow_type` is stored in, codes outside its dictionary, or a
-        dictionary that is not in order.
-    """
+    """Check a stored column against the assumptions of filters and results."""
     if not _is_stored_as(arrow_type, stored.type):
         raise ValueError(f"column {name!r}, given as {arrow_type}, is stored as {stored.type}")
     lists = pa.types.is_list(stored.type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -12,33 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo import _native
-from velo.errors import FilterError, FilterTypeError, UnknownColumnError
-from velo.filters.arrays import truths_of
-from velo.filters.arrow_values import one_array
+from velo.errors import FilterError, FilterTypeError, InvalidArgumentError, UnknownColumnError
+from velo.filters import program as programs
+from velo.filters.arrow_values import one_array, truths_of
 from velo.filters.bind import Binder
 from velo.filters.columns import FilterColumn
 from velo.filters.dicts import from_dict, from_json
 from velo.filters.expressions import Column
 from velo.filters.native import NativeColumns, NativeFilter
-from velo.filters.nodes import (
-    Join,
-    ListContains,
-    ListNull,
-    Node,
-    Rows,
-    Scalar,
-    decided,
-    has_rows,
-    joined,
-    owners_of,
-)
-from velo.filters.program import program_of
 from velo.filters.sql import from_sql
-from velo.filters.tree import Expr, Ids, Mask, as_condition
+from velo.filters.tree import And, Expr, Ids, Mask, as_condition
 from velo.filters.values import refuse
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["Columns", "FilterCompiler", "from_text", "read_condition"]
 
 #: Compiled filters kept by an index.
 _KEPT: Final = 256
@@ -109,10 +95,6 @@ class FilterCompiler:
         """Compile a filter, or return it from the cache.
 
         A mask has a bool for each row of the input, in the input's order. Unknown ids match nothing.
-
-        Raises
-        ------
-        UnknownColumnError, FilterTypeError, FilterError
         """
         if isinstance(condition, NativeFilter):
             return condition
@@ -166,13 +148,13 @@ class FilterCompiler:
             program = self._programs.get(key)
             if program is not None:
                 self._programs.move_to_end(key)
-        node: Node | None = None
+        node: programs.Node | None = None
         if program is None:
             node = self._bound(expr)
-            if has_rows(node):  # what a caller listed is as large as the index: not kept
+            if programs.has_rows(node):  # what a caller listed is as large as the index: not kept
                 return self._masked(self._passing(node))
             # Derived columns have owners of their own, so there is no program over all of them.
-            program = program_of(node) if owners_of(node) <= {None} else ("made", key)
+            program = programs.program_of(node) if programs.owners_of(node) <= {None} else ("made", key)
         with self._lock:
             made = self._kept.get(program)
             if made is not None:
@@ -192,34 +174,34 @@ class FilterCompiler:
                     kept.popitem(last=False)
         return made
 
-    def _bound(self, expr: Expr) -> Node:
-        return decided(self._binder.bind(expr), self._of_all)
+    def _bound(self, expr: Expr) -> programs.Node:
+        return programs.decided(self._binder.bind(expr), self._of_all)
 
-    def _of_all(self, node: Scalar | ListNull | ListContains) -> bool | None:
+    def _of_all(self, node: programs.Scalar | programs.ListNull | programs.ListContains) -> bool | None:
         """The truth of a condition whose column has one value for all rows; None for other columns."""
         owner = node.column.owner
         if owner is None or owner.row_count != 1:
             return None
-        return bool(self._from_program(program_of(node), owner).matches()[0])
+        return bool(self._from_program(programs.program_of(node), owner).matches()[0])
 
-    def _passing(self, node: Node) -> AnyArray:
+    def _passing(self, node: programs.Node) -> AnyArray:
         """A bool for each vertex, by parts that the library can look at: columns of one owner at a time."""
-        if isinstance(node, Rows):
+        if isinstance(node, programs.Rows):
             return node.passes
-        owners = owners_of(node)
-        if len(owners) <= 1 and not has_rows(node):
+        owners = programs.owners_of(node)
+        if len(owners) <= 1 and not programs.has_rows(node):
             owner = next(iter(owners), None)
-            return self._from_program(program_of(node), owner).matches()
-        assert isinstance(node, Join)
-        whole: dict[Any, list[Node]] = {}
+            return self._from_program(programs.program_of(node), owner).matches()
+        assert isinstance(node, programs.Join)
+        whole: dict[Any, list[programs.Node]] = {}
         parts: list[AnyArray] = []
         for child in node.children:
-            owners = owners_of(child)
-            if len(owners) == 1 and not has_rows(child):
+            owners = programs.owners_of(child)
+            if len(owners) == 1 and not programs.has_rows(child):
                 whole.setdefault(id(next(iter(owners))), []).append(child)
             else:
                 parts.append(self._passing(child))
-        parts += [self._passing(joined(node.every, children)) for children in whole.values()]
+        parts += [self._passing(programs.joined(node.every, children)) for children in whole.values()]
         join: Any = np.logical_and if node.every else np.logical_or
         passes: AnyArray = join.reduce(parts)
         return passes
@@ -237,7 +219,7 @@ class FilterCompiler:
         if isinstance(leaf, Ids):
             return self._listed(list(leaf.values))
         passes = self._listed(leaf.rows)
-        if not _is_mask(_array_of(leaf.rows)):
+        if not is_mask(_array_of(leaf.rows)):
             refuse(FilterTypeError, "a mask has a bool for every row; ids go into velo.ids")
         return passes
 
@@ -260,7 +242,7 @@ class FilterCompiler:
     def _listed(self, values: Any) -> AnyArray:
         """A bool for each vertex, of a mask over rows or of ids."""
         array = _array_of(values)
-        if _is_mask(array):
+        if is_mask(array):
             if isinstance(array, pa.Array):
                 array = truths_of(array)
             if array.shape != (self._row_count,):
@@ -284,12 +266,6 @@ class FilterCompiler:
         pointer = _native.pointer("uint8_t", bits) if len(bits) else _native.ffi.NULL
         _native.check(_native.lib.velo_filter_mask(pointer, self._row_count, out), "filter")
         return NativeFilter(out[0], self._row_count)
-
-
-def _is_mask(array: Any) -> bool:
-    if isinstance(array, pa.Array):
-        return bool(pa.types.is_boolean(array.type))
-    return bool(array.dtype == bool)
 
 
 def _array_of(values: Any) -> Any:
@@ -339,3 +315,97 @@ def from_text(text: str) -> Expr:
     Expr
     """
     return from_json(text) if text.lstrip().startswith("{") else from_sql(text)
+
+
+def _one_each(filters: Any) -> bool:
+    """True for a list of filters; a flat list of numbers, strings or bools is ids or a mask: one filter."""
+    if isinstance(filters, np.ndarray):
+        return filters.ndim == 2 or filters.dtype == object
+    if not isinstance(filters, list | tuple):
+        return False
+    return not all(isinstance(one, str | int | np.integer | np.bool_) for one in filters) or len(filters) == 0
+
+
+def filters_of(filters: Any, compiler: FilterCompiler) -> list[NativeFilter | None]:
+    """Compile the filters of a search: none, one for all queries, or one (or None) for each query."""
+    if filters is None:
+        return []
+    if not _one_each(filters):
+        return [compiler.compile(filters)]
+    if len(filters) == 0:
+        raise FilterError(
+            "filter: a list holds a filter for each query, this one is empty", argument="filter"
+        )
+    each: Sequence[Any] | AnyArray = filters
+    # The same object for several queries, such as one mask, is compiled once; equal conditions are anyway.
+    known: dict[int, NativeFilter] = {}
+    compiled: list[NativeFilter | None] = []
+    for one in each:
+        if one is None:
+            compiled.append(None)
+        elif isinstance(one, Mapping) or isinstance(filters, np.ndarray):
+            compiled.append(compiler.compile(one))
+        else:
+            if id(one) not in known:
+                known[id(one)] = compiler.compile(one)
+            compiled.append(known[id(one)])
+    return compiled
+
+
+def trees_of(filters: Any, count: int, compiler: FilterCompiler) -> list[Expr | NativeFilter | None]:
+    """The filter of each query: a tree where it can be written as one, else the compiled filter."""
+    if filters is None:
+        return [None] * count
+    if not _one_each(filters):
+        return [_tree(filters, compiler)] * count
+    filters_of(filters, compiler)
+    if len(filters) not in (1, count):
+        raise InvalidArgumentError(
+            f"{len(filters)} filters were given for {count} queries", argument="filter"
+        )
+    trees = [None if one is None else _tree(one, compiler) for one in filters]
+    return trees * count if len(trees) == 1 else trees
+
+
+def _tree(condition: Any, compiler: FilterCompiler) -> Expr | NativeFilter:
+    condition = read_condition(condition)
+    compiled = compiler.compile(condition)
+    return condition if isinstance(condition, Expr) else compiled
+
+
+def restricted(first: Expr | NativeFilter | None, condition: Expr, compiler: FilterCompiler) -> Any:
+    """A filter that asks for `condition` as well."""
+    if first is None:
+        return condition
+    if isinstance(first, Expr):
+        return And((first, condition))
+    return compiler.compile_matches(first.matches() & compiler.compile(condition).matches())
+
+
+def is_mask(given: Any) -> bool:
+    """Whether a filter is a bool for each row."""
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype == np.bool_)
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return bool(pa.types.is_boolean(given.type))
+    if isinstance(given, list | tuple):
+        return len(given) > 0 and all(isinstance(one, bool | np.bool_) for one in given)
+    return str(getattr(given, "dtype", None)) in ("bool", "boolean")
+
+
+def of_rows(condition: Any, start: int, stop: int, row_count: int) -> Any:
+    """Cut a filter to rows `start` to `stop` of an input of `row_count` rows: only masks change."""
+    if isinstance(condition, Mask):
+        return Mask(of_rows(condition.rows, start, stop, row_count))
+    if isinstance(condition, Expr):
+        tree: Any = condition
+        if children := getattr(tree, "children", ()):
+            return replace(tree, children=tuple(of_rows(one, start, stop, row_count) for one in children))
+        if (child := getattr(tree, "child", None)) is not None:
+            return replace(tree, child=of_rows(child, start, stop, row_count))
+        return tree
+    if not is_mask(condition):
+        return condition
+    if len(condition) != row_count:
+        refuse(FilterError, f"a mask of {len(condition)} rows was given for {row_count}")
+    return getattr(condition, "iloc", condition)[start:stop]  # pandas counts rows there

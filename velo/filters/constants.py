@@ -14,8 +14,6 @@ from velo.errors import FilterError, FilterTypeError
 from velo.filters.columns import FilterColumn
 from velo.filters.values import refuse
 
-__all__ = ["constant", "iso_instant"]
-
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _NS: Final = {"W": 7 * 86400 * 10**9, "D": 86400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9}
@@ -40,15 +38,7 @@ _EXPECTED: Final = {
 
 
 def constant(column: FilterColumn, value: Any, position: str) -> Any:
-    """Convert `value` to int, float, Fraction or str, as the column's space takes it.
-
-    Raises
-    ------
-    FilterTypeError
-        A value that this column cannot be compared with.
-    FilterError
-        A string that is not a date, time or duration.
-    """
+    """Convert `value` to int, float, Fraction or str, as the column's space takes it."""
     kind = column.kind
     if kind == "string" and isinstance(value, str):
         return value
@@ -87,7 +77,7 @@ def _decimal(column: FilterColumn, value: int | float) -> int | float | Fraction
 
 
 def _rounded(column: FilterColumn, value: int | float) -> float | int:
-    """The float of the width of a list's elements that stands for a Python float."""
+    """A Python float, rounded to the width of a list's elements."""
     if column.float_bits == 64 or not isinstance(value, float):
         return value
     with np.errstate(over="ignore"):

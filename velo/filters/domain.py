@@ -20,9 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow.compute
 
-from velo.filters.arrays import truths_of
-
-__all__ = ["Domain", "FloatSpace", "Intervals", "Number", "RankSpace", "Space", "WholeSpace"]
+from velo.filters.arrow_values import truths_of
 
 # The stubs know fewer types of arrays than there are here.
 pc: Any = pyarrow.compute
@@ -34,7 +32,7 @@ Number: TypeAlias = int | float | Fraction
 
 
 class Space(Protocol):
-    """The whole numbers that stand for a column's values, ``low`` to ``high``."""
+    """The integers that represent a column's values, ``low`` to ``high``."""
 
     low: int
     high: int
@@ -85,7 +83,6 @@ class FloatSpace:
         return packed if packed >= 0 else -(packed & 0x7FFFFFFFFFFFFFFF)
 
     def value(self, rank: int) -> float:
-        """The float of a rank."""
         form, whole = ("<f", "<I") if self.bits == 32 else ("<d", "<Q")
         packed = rank if rank >= 0 else -rank | 1 << (self.bits - 1)
         found: float = struct.unpack(form, struct.pack(whole, packed))[0]
@@ -100,7 +97,7 @@ class FloatSpace:
         with np.errstate(over="ignore"):
             rounded = float(self._given(near))
             near = float(np.float32(near)) if self.bits == 32 else near
-        # A Python float stands for the column's float nearest to it, unless that is infinite and it is not.
+        # A Python float means the nearest float of the column, unless only that one is infinite.
         if isinstance(value, float) and (math.isfinite(rounded) or math.isinf(value)):
             near = value = rounded
         return self._rank(near), value

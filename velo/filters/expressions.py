@@ -6,24 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from velo.errors import FilterTypeError
-from velo.filters.tree import (
-    Between,
-    Combinable,
-    Compare,
-    Contains,
-    Expr,
-    Ids,
-    IsIn,
-    IsNull,
-    Like,
-    Mask,
-    Not,
-    StartsWith,
-    as_condition,
-)
+from velo.filters import tree
 from velo.filters.values import Value, refuse
-
-__all__ = ["Column", "col", "ids", "mask"]
 
 
 class Column:
@@ -52,25 +36,25 @@ class Column:
     def __hash__(self) -> int:
         return hash((self.name, self.of))
 
-    def __eq__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "eq", value, of=self.of)  # type: ignore[arg-type]
+    def __eq__(self, value: object) -> tree.Expr:  # type: ignore[override]
+        return tree.Compare(self.name, "eq", value, of=self.of)  # type: ignore[arg-type]
 
-    def __ne__(self, value: object) -> Expr:  # type: ignore[override]
-        return Compare(self.name, "ne", value, of=self.of)  # type: ignore[arg-type]
+    def __ne__(self, value: object) -> tree.Expr:  # type: ignore[override]
+        return tree.Compare(self.name, "ne", value, of=self.of)  # type: ignore[arg-type]
 
-    def __lt__(self, value: Value) -> Expr:
-        return Compare(self.name, "lt", value, of=self.of)
+    def __lt__(self, value: Value) -> tree.Expr:
+        return tree.Compare(self.name, "lt", value, of=self.of)
 
-    def __le__(self, value: Value) -> Expr:
-        return Compare(self.name, "le", value, of=self.of)
+    def __le__(self, value: Value) -> tree.Expr:
+        return tree.Compare(self.name, "le", value, of=self.of)
 
-    def __gt__(self, value: Value) -> Expr:
-        return Compare(self.name, "gt", value, of=self.of)
+    def __gt__(self, value: Value) -> tree.Expr:
+        return tree.Compare(self.name, "gt", value, of=self.of)
 
-    def __ge__(self, value: Value) -> Expr:
-        return Compare(self.name, "ge", value, of=self.of)
+    def __ge__(self, value: Value) -> tree.Expr:
+        return tree.Compare(self.name, "ge", value, of=self.of)
 
-    def isin(self, values: Iterable[Any]) -> Expr:
+    def isin(self, values: Iterable[Any]) -> tree.Expr:
         """Pass rows whose value is one of some values.
 
         Parameters
@@ -87,9 +71,9 @@ class Column:
         >>> set(hits.metadata["label"].to_pylist()) <= {1, 2}
         True
         """
-        return IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
+        return tree.IsIn(self.name, values, of=self.of)  # type: ignore[arg-type]
 
-    def between(self, low: Value, high: Value) -> Expr:
+    def between(self, low: Value, high: Value) -> tree.Expr:
         """Pass rows whose value is between two values, both included.
 
         Parameters
@@ -105,9 +89,9 @@ class Column:
         >>> index.explain(query, filter=velo.col("price").between(0.2, 0.4)).matches
         438
         """
-        return Between(self.name, low, high, of=self.of)
+        return tree.Between(self.name, low, high, of=self.of)
 
-    def is_null(self) -> Expr:
+    def is_null(self) -> tree.Expr:
         """Pass rows that have no value.
 
         Returns
@@ -119,20 +103,20 @@ class Column:
         >>> index.explain(query, filter=velo.col("brand").is_null()).matches
         34
         """
-        return IsNull(self.name)
+        return tree.IsNull(self.name)
 
-    def is_valid(self) -> Expr:
+    def is_valid(self) -> tree.Expr:
         """Pass rows that have a value.
 
         Returns
         -------
         Expr
         """
-        return Not(IsNull(self.name))
+        return tree.Not(tree.IsNull(self.name))
 
     not_null = is_valid
 
-    def contains_any(self, values: Iterable[Any]) -> Expr:
+    def contains_any(self, values: Iterable[Any]) -> tree.Expr:
         """Pass rows whose list holds at least one of some values.
 
         Parameters
@@ -150,9 +134,9 @@ class Column:
         >>> all(set(tags) & {"cat", "dog"} for tags in hits.metadata["tags"].to_pylist())
         True
         """
-        return Contains(self.name, values, "any")  # type: ignore[arg-type]
+        return tree.Contains(self.name, values, "any")  # type: ignore[arg-type]
 
-    def contains_all(self, values: Iterable[Any]) -> Expr:
+    def contains_all(self, values: Iterable[Any]) -> tree.Expr:
         """Pass rows whose list holds every one of some values.
 
         Parameters
@@ -163,9 +147,9 @@ class Column:
         -------
         Expr
         """
-        return Contains(self.name, values, "all")  # type: ignore[arg-type]
+        return tree.Contains(self.name, values, "all")  # type: ignore[arg-type]
 
-    def starts_with(self, prefix: str) -> Expr:
+    def starts_with(self, prefix: str) -> tree.Expr:
         """Pass rows whose string begins with a text.
 
         Parameters
@@ -176,13 +160,13 @@ class Column:
         -------
         Expr
         """
-        return StartsWith(self.name, prefix)
+        return tree.StartsWith(self.name, prefix)
 
     @property
-    def _condition(self) -> Expr:
-        return Compare(self.name, "eq", True, of=self.of)
+    def _condition(self) -> tree.Expr:
+        return tree.Compare(self.name, "eq", True, of=self.of)
 
-    def like(self, pattern: str) -> Expr:
+    def like(self, pattern: str) -> tree.Expr:
         r"""Pass rows whose string has a form.
 
         Parameters
@@ -201,9 +185,9 @@ class Column:
         >>> all(brand < "brand-10" for brand in hits.metadata["brand"].to_pylist())
         True
         """
-        return Like(self.name, pattern)
+        return tree.Like(self.name, pattern)
 
-    def ilike(self, pattern: str) -> Expr:
+    def ilike(self, pattern: str) -> tree.Expr:
         """Pass rows whose string has a form, whatever the case of its letters.
 
         Parameters
@@ -215,23 +199,23 @@ class Column:
         -------
         Expr
         """
-        return Like(self.name, pattern, True)
+        return tree.Like(self.name, pattern, True)
 
     @property
     def length(self) -> Column:
         """The number of elements of the list, to be compared: ``col("tags").length >= 2``."""
         return Column(self.name, "length")
 
-    def __and__(self, other: Combinable) -> Expr:
-        return as_condition(self) & other
+    def __and__(self, other: tree.Combinable) -> tree.Expr:
+        return tree.as_condition(self) & other
 
-    def __or__(self, other: Combinable) -> Expr:
-        return as_condition(self) | other
+    def __or__(self, other: tree.Combinable) -> tree.Expr:
+        return tree.as_condition(self) | other
 
-    def __invert__(self) -> Expr:
-        return ~as_condition(self)
+    def __invert__(self) -> tree.Expr:
+        return ~tree.as_condition(self)
 
-    __bool__ = Expr.__bool__
+    __bool__ = tree.Expr.__bool__
 
 
 def col(name: str) -> Column:
@@ -259,7 +243,7 @@ def col(name: str) -> Column:
     return Column(name)
 
 
-def ids(values: Iterable[Any]) -> Expr:
+def ids(values: Iterable[Any]) -> tree.Expr:
     """Pass rows with some ids. It joins with conditions.
 
     Parameters
@@ -276,10 +260,10 @@ def ids(values: Iterable[Any]) -> Expr:
     >>> velo.ids([3, 5]) & (velo.col("year") >= 2020)
     And(children=(Ids(values=(3, 5)), Compare(column='year', op='ge', value=2020)))
     """
-    return Ids(values)  # type: ignore[arg-type]
+    return tree.Ids(values)  # type: ignore[arg-type]
 
 
-def mask(rows: Any) -> Expr:
+def mask(rows: Any) -> tree.Expr:
     """Pass rows where an array of bools is true. It joins with conditions.
 
     Parameters
@@ -291,4 +275,4 @@ def mask(rows: Any) -> Expr:
     -------
     Expr
     """
-    return Mask(rows)
+    return tree.Mask(rows)

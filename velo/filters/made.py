@@ -21,17 +21,8 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from velo.filters.arrays import arrow_of, numpy_of, valid_of
-from velo.filters.arrow_values import is_list, is_string, plain_type
-from velo.filters.columns import (
-    FilterColumn,
-    NativeType,
-    describe,
-    encode,
-    plain_values,
-)
-
-__all__ = ["can_be_filtered", "can_be_made", "made_column"]
+from velo.filters.arrow_values import arrow_of, is_list, is_string, numpy_of, plain_type, valid_of
+from velo.filters.columns import FilterColumn, NativeType, describe, encode, plain_values
 
 # Values here are of every Arrow type; the stubs are generic in the type and have nothing to check.
 pa: Any = pyarrow

@@ -11,8 +11,6 @@ import numpy as np
 from velo import _native
 from velo.types import AnyArray
 
-__all__ = ["NativeColumns", "NativeFilter"]
-
 
 class NativeColumns:
     """An empty ``velo_columns``, and the buffers of the columns added to it."""
@@ -27,10 +25,6 @@ class NativeColumns:
     def load_postings(self, path: Path, generation: int) -> None:
         """Map the postings (the rows of each value), after all columns were added and before the first
         filter.
-
-        Raises
-        ------
-        CorruptIndexError, UnsupportedVersionError, DeviceError
         """
         _native.check(_native.lib.velo_columns_load_postings(self.handle, os.fsencode(path), generation))
 

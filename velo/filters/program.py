@@ -1,20 +1,123 @@
-"""The bytecode of a bound filter, which the library runs (docs/FORMAT.md describes it)."""
+"""A filter bound to its columns, and its bytecode, which the library runs (docs/FORMAT.md describes it)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from velo.errors import FilterError
 from velo.filters.columns import FilterColumn, NativeType
 from velo.filters.domain import Domain, Intervals, cardinality, complement
-from velo.filters.nodes import Fixed, Join, ListContains, ListNull, Node, Scalar
 from velo.filters.values import refuse
+from velo.types import AnyArray
 
-__all__ = ["program_of"]
+#: Values that one ``contains_all`` step of a program can test.
+CONTAINS_ALL_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    column: FilterColumn
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class ListNull:
+    column: FilterColumn
+    null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListContains:
+    """The list holds all (or any) of the values; negated: it is valid and does not; null: or it is null."""
+
+    column: FilterColumn
+    every: bool
+    values: tuple[int, ...]
+    negated: bool
+    null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    every: bool
+    children: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Some rows by number: a bool for each vertex."""
+
+    passes: AnyArray
+
+
+Node: TypeAlias = Fixed | Scalar | ListNull | ListContains | Join | Rows
+
+
+def scalar_node(column: FilterColumn, domain: Domain) -> Node:
+    """The node of a set of values; :class:`Fixed` where that is everything or nothing."""
+    if domain.is_empty:
+        return Fixed(False)
+    space = column.space
+    whole = complement(domain.intervals, space) == () and domain.nan == column.has_nan
+    if whole and (domain.null or not column.has_nulls):
+        return Fixed(True)
+    return Scalar(column, domain)
+
+
+def joined(every: bool, nodes: list[Node]) -> Node:
+    """All (or any) of `nodes`: nested joins flattened, a column's conditions merged, constants removed."""
+    children: list[Node] = []
+    scalars: dict[str, Scalar] = {}
+    for node in nodes:
+        for one in node.children if isinstance(node, Join) and node.every == every else (node,):
+            if isinstance(one, Scalar):
+                before = scalars.get(one.column.name)
+                if before is not None:
+                    both = before.domain & one.domain if every else before.domain | one.domain
+                    one = Scalar(one.column, both)
+                scalars[one.column.name] = one
+            else:
+                children.append(one)
+    children = [*(scalar_node(one.column, one.domain) for one in scalars.values()), *children]
+    if any(isinstance(child, Fixed) and child.value != every for child in children):
+        return Fixed(not every)
+    children = [child for child in children if not isinstance(child, Fixed)]
+    if len(children) == 1:
+        return children[0]
+    return Join(every, tuple(children)) if children else Fixed(every)
+
+
+def owners_of(node: Node) -> set[Any]:
+    """The owners of the columns that a node reads: None is the index, others are derived columns."""
+    if isinstance(node, Join):
+        return set().union(*(owners_of(child) for child in node.children))
+    if isinstance(node, Scalar | ListNull | ListContains):
+        return {node.column.owner}
+    return set()
+
+
+def decided(node: Node, of_all: Callable[[Scalar | ListNull | ListContains], bool | None]) -> Node:
+    """`node` without the conditions for which `of_all` returns one truth for all rows, not None."""
+    if isinstance(node, Join):
+        return joined(node.every, [decided(child, of_all) for child in node.children])
+    told = of_all(node) if isinstance(node, Scalar | ListNull | ListContains) else None
+    return node if told is None else Fixed(told)
+
+
+def has_rows(node: Node) -> bool:
+    """Whether it contains rows by number."""
+    return isinstance(node, Rows) or (isinstance(node, Join) and any(map(has_rows, node.children)))
+
 
 _MAGIC: Final = b"VFLT"
 _VERSION: Final = 1

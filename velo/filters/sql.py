@@ -1,106 +1,56 @@
-"""Filters as SQL text: the condition of a WHERE clause, parsed by sqlglot and read into the tree.
-
-Only the operators of filters are accepted, first by token (so that the parser never sees a statement, a
-comment or bottomless nesting), then by node; all else is a typed error with the line and character.
-"""
+"""Filters as SQL text: the condition of a WHERE clause, read into the tree by recursive descent."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+import re
+from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
-from velo.errors import FilterError, FilterTypeError, MissingDependencyError
+from velo.errors import FilterError, FilterTypeError
+from velo.filters import tree
 from velo.filters.constants import iso_instant
-from velo.filters.tree import (
-    DEPTH_MAX,
-    And,
-    Between,
-    Compare,
-    CompareOp,
-    Contains,
-    ElementMatch,
-    Expr,
-    IsIn,
-    IsNull,
-    Like,
-    Not,
-    Or,
-    StartsWith,
-)
-from velo.filters.values import refusal, refuse
-
-__all__ = ["from_sql"]
+from velo.filters.values import refuse
 
 #: Longer texts are refused; ids and long lists travel better as arrays.
 _LENGTH_MAX: Final = 1 << 20
-#: Longer texts are not remembered.
+#: Longer texts are not cached.
 _REMEMBERED_LENGTH: Final = 1 << 14
 
-#: Keywords of statements, which are refused; in quotes they are names or strings.
-_NOT_A_PREDICATE: Final = frozenset(
-    (
-        *("ALTER", "ATTACH", "BEGIN", "CALL", "CASE", "COMMAND", "COMMIT", "COPY", "CREATE", "DELETE"),
-        *(
-            "DESCRIBE",
-            "DETACH",
-            "DROP",
-            "EXECUTE",
-            "EXPLAIN",
-            "FROM",
-            "GRANT",
-            "GROUP_BY",
-            "HAVING",
-            "INSERT",
-        ),
-        *("INTO", "JOIN", "KILL", "LIMIT", "MERGE", "ORDER_BY", "OVER", "PRAGMA", "QUALIFY", "REPLACE"),
-        *("REVOKE", "ROLLBACK", "SELECT", "SEMICOLON", "SET", "SHOW", "TRUNCATE", "UNION", "UPDATE", "USE"),
-        *("VALUES", "WHERE", "WITH"),
-    )
-)
-#: Of these, those that are also common names of columns: refused only where a statement may begin.
-_NAMES_AS_WELL: Final = frozenset(
-    ("BEGIN", "COMMAND", "DESCRIBE", "FROM", "KILL", "REPLACE", "SET", "SHOW", "USE")
+_TOKEN: Final = re.compile(
+    r"""(?P<comment>--|/\*)|(?P<text>'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")
+    |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[^\W\d]\w*)|(?P<parameter>\?|[:@$]\w+)
+    |(?P<symbol><>|!=|==|<=|>=|::|\|\||&&|@>|\S)""",
+    re.VERBOSE,
 )
 
-_COMPARISONS: Final[dict[str, CompareOp]] = {
-    "EQ": "eq",
-    "NEQ": "ne",
-    "LT": "lt",
-    "LTE": "le",
-    "GT": "gt",
-    "GTE": "ge",
-}
-_FLIPPED: Final[dict[CompareOp, CompareOp]] = {
-    "eq": "eq",
-    "ne": "ne",
-    "lt": "gt",
-    "le": "ge",
-    "gt": "lt",
-    "ge": "le",
-}
+_NOT_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+#: Words of statements. Those in the second set are common names of columns, too.
+_STATEMENT: Final = re.compile(
+    "ALTER|ATTACH|BEGIN|CALL|CASE|COMMAND|COMMIT|COPY|CREATE|DELETE|DESCRIBE|DETACH|DROP|EXECUTE|EXPLAIN|FROM|"
+    "GRANT|GROUP|HAVING|INSERT|INTO|JOIN|KILL|LIMIT|MERGE|ORDER|OVER|PRAGMA|QUALIFY|REPLACE|REVOKE|ROLLBACK|"
+    "SELECT|SET|SHOW|TRUNCATE|UNION|UPDATE|USE|VALUES|WHERE|WITH"
+)
+_NAMES_AS_WELL: Final = ("BEGIN", "COMMAND", "DESCRIBE", "FROM", "KILL", "REPLACE", "SET", "SHOW", "USE")
+_COMPARISONS: Final[dict[str, tree.CompareOp]] = {"=": "eq", "==": "eq", "<>": "ne", "!=": "ne", "<": "lt"}
+_COMPARISONS.update({"<=": "le", ">": "gt", ">=": "ge"})
+_FLIPPED: Final[dict[tree.CompareOp, tree.CompareOp]] = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+#: Words that are no names unless quoted.
+_KEYWORDS: Final = ("AND", "AS", "BETWEEN", "ESCAPE", "ILIKE", "IN", "IS", "LIKE", "NOT", "OR")
+_AFTER_A_NAME: Final = frozenset(("", ")", *_COMPARISONS, *_KEYWORDS))
 
-#: Functions on list columns, by what they ask; all take the column first.
-_ANY: Final = ("array_contains_any", "array_has_any", "has_any", "list_has_any")
+#: Functions on list columns; all take the column first.
+_ANY: Final = ("array_contains_any", "array_has_any", "array_overlaps", "has_any", "list_has_any")
 _ALL: Final = ("array_contains_all", "array_has_all", "has_all", "list_has_all")
 _ONE: Final = ("array_contains", "array_has", "list_contains", "has")
-#: The number of a list's elements.
+_STARTS: Final = ("starts_with", "startswith")
 _LENGTHS: Final = ("array_length", "array_size", "cardinality", "list_length", "len", "length")
-#: Nodes that a comparison may have in place of a column.
-_COLUMN_SIDE: Final = ("Column", "Any", "ArraySize", "Length", "Anonymous")
-#: Functions that sqlglot knows by a class of their own.
-_KNOWN_CLASSES: Final = {
-    "ArrayContains": "array_contains",
-    "ArrayContainsAll": "array_contains_all",
-    "ArrayOverlaps": "array_contains_any",
-    "StartsWith": "starts_with",
-}
 
 
-def from_sql(text: str) -> Expr:
+def from_sql(text: str) -> tree.Expr:
     """Read a filter from SQL text: the condition of a WHERE clause.
 
     Parameters
@@ -125,8 +75,6 @@ def from_sql(text: str) -> Expr:
     ------
     FilterError, FilterTypeError
         It is no such condition; the message has the line and the character, both counted from 1.
-    MissingDependencyError
-        sqlglot is not installed (``pip install 'veloann[sql]'``).
 
     Examples
     --------
@@ -138,400 +86,389 @@ def from_sql(text: str) -> Expr:
     return _remembered(text) if len(text) <= _REMEMBERED_LENGTH else _read(text)
 
 
-def _read(text: str) -> Expr:
-    try:
-        import sqlglot
-        from sqlglot import errors, expressions
-    except ImportError as error:
-        raise MissingDependencyError(
-            "filters as SQL text need sqlglot: pip install 'veloann[sql]'; dicts and velo.col do without",
-            argument="filter",
-        ) from error
+def _read(text: str) -> tree.Expr:
     if len(text) > _LENGTH_MAX:
         refuse(FilterError, f"SQL of {len(text)} characters is above the limit of {_LENGTH_MAX}")
-    for at, letter in enumerate(text):
-        if "\ud800" <= letter <= "\udfff":
-            refuse(FilterError, "it holds half a surrogate pair, so it is not UTF-8", _place(text, at))
-        if letter == "\0":
-            refuse(FilterError, "it holds a NUL character", _place(text, at))
-    try:
-        tokens = sqlglot.tokenize(text)
-    except errors.SqlglotError:
-        refuse(FilterError, "a text or name in quotes does not end", _place(text, _open_quote(text)))
-    if not tokens:
+    reader = _Reader(text)
+    if not reader.symbol:
         refuse(FilterError, "the SQL is empty; no filter is None")
-    _admit(tokens, text)
-    try:
-        root = sqlglot.parse_one(text, into=expressions.Condition)
-    except errors.ParseError as error:
-        refuse(
-            FilterError,
-            "this is not a condition of SQL; names that are SQL keywords need double quotes",
-            _place_of_error(error),
-        )
-    except RecursionError:
-        refuse(FilterError, f"it is nested deeper than {DEPTH_MAX}")
-    return _Reader(text).condition(root, 0)
+    expr = reader.condition(reader.joined("OR", 0))
+    if reader.symbol:
+        reader.unexpected()
+    return expr
 
 
 _remembered = lru_cache(maxsize=256)(_read)
 
 
-def _place(text: str, at: int) -> str:
-    line = text.count("\n", 0, at) + 1
-    return f"line {line}, character {at - (text.rfind(chr(10), 0, at) + 1) + 1}"
+class _Node(NamedTuple):
+    """An operand, or a condition, and where it begins in the text.
 
+    `kind`: column, any (of a list), length, value, null, list, or condition.
+    """
 
-def _open_quote(text: str) -> int:
-    """The position of the quote that is never closed."""
-    opened, quote = 0, ""
-    for at, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote  # a doubled quote ends and begins: the same in the end
-        elif letter in "'\"":
-            opened, quote = at, letter
-    return opened
-
-
-def _place_of_error(error: Any) -> str | None:
-    for found in error.errors:
-        line, column = found.get("line"), found.get("col")
-        if line and column:
-            # sqlglot names the end of the token.
-            return f"line {line}, character {max(1, column - len(found.get('highlight') or ' ') + 1)}"
-    return None
-
-
-def _admit(tokens: Any, text: str) -> None:
-    """Refuse by token what is no part of a condition, and nesting that the parser would follow down."""
-    depth = run = 0
-    before = ""
-    for at, token in enumerate(tokens):
-        kind = token.token_type.name
-        if token.comments:
-            refuse(FilterError, "a filter holds no comments", _place(text, token.end + 1))
-        if kind in _NOT_A_PREDICATE:
-            after = tokens[at + 1].token_type.name if at + 1 < len(tokens) else ""
-            named = kind in _NAMES_AS_WELL and before in ("", "AND", "OR", "NOT", "L_PAREN")
-            if not (named and after in _AFTER_A_NAME):
-                shown = token.text.upper() if kind != "SEMICOLON" else "a semicolon"
-                refuse(
-                    FilterError,
-                    f"{shown} is not part of a condition: a filter is a single predicate",
-                    _place(text, token.start),
-                )
-        depth += (kind in ("L_PAREN", "L_BRACKET")) - (kind in ("R_PAREN", "R_BRACKET"))
-        # Operators, names and keywords one after another nest without parentheses (NOT NOT …, - - …).
-        run = 0 if kind in _ENDS_A_RUN else run + 1
-        if depth > DEPTH_MAX or run > DEPTH_MAX:
-            refuse(FilterError, f"it is nested deeper than {DEPTH_MAX}", _place(text, token.start))
-        before = kind
-
-
-_AFTER_A_NAME: Final = frozenset(
-    ("", "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "IS", "IN", "NOT", "BETWEEN", "LIKE", "AND", "OR", "R_PAREN")
-)
-_ENDS_A_RUN: Final = frozenset(("NUMBER", "STRING", "COMMA", "R_PAREN", "R_BRACKET", "L_PAREN", "L_BRACKET"))
+    kind: str
+    content: Any
+    at: int
+    is_quoted: bool = False
+    in_parentheses: bool = False
 
 
 class _Reader:
-    """From sqlglot's nodes to the tree; whatever has no reader here is refused."""
+    """Reads tokens one after another; `symbol` is the next one, in capitals unless quoted; "" at the end."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._line_ends = [-1, *(found.start() for found in re.finditer("\n", text))]
+        self._tokens: list[tuple[str, str, int]] = []
+        for found in _TOKEN.finditer(text):
+            kind, shown, at = str(found.lastgroup), found.group(), found.start()
+            if kind == "comment":
+                self._refuse(at, "a filter holds no comments")
+            if shown in ("'", '"'):
+                self._refuse(at, "a text or name in quotes does not end")
+            if kind in ("text", "quoted"):
+                shown = shown[1:-1].replace(shown[0] * 2, shown[0])
+                if (wrong := _NOT_TEXT.search(shown)) is not None:
+                    fault = (
+                        "a NUL character" if wrong[0] == "\0" else "half a surrogate pair, so it is not UTF-8"
+                    )
+                    self._refuse(text.index(wrong[0], at), f"it holds {fault}")
+            self._tokens.append((kind, shown, at))
+        self._next, self.kind, self._shown, self._at = 0, "", "", 0
+        self._take(0)
 
-    # ---- where
+    # ---- tokens
 
-    def _place(self, node: Any, near: Any = None) -> str | None:
-        """Line and character where a node begins: the least of its tokens that sqlglot remembers."""
-        for one in (node, near):
-            if one is not None and hasattr(one, "walk"):
-                starts = [part.meta["start"] for part in one.walk() if "start" in part.meta]
-                if starts:
-                    return _place(self._text, min(starts))
-        return None
+    def _take(self, count: int = 1) -> tuple[str, str, int]:
+        """Go on by some tokens; returns the first of them."""
+        taken = (self.kind, self._shown, self._at)
+        self._next += count
+        if self._next < len(self._tokens):
+            self.kind, self._shown, self._at = self._tokens[self._next]
+            self.symbol = self._shown.upper() if self.kind in ("word", "symbol") else self.kind
+        else:  # errors name the last token
+            self.kind, self._shown, self.symbol = "", "", ""
+            self._at = self._tokens[-1][2] if self._tokens else 0
+        return taken
 
-    def _wrong(
-        self, node: Any, message: str, kind: type[FilterError] = FilterError, near: Any = None
-    ) -> FilterError:
-        return refusal(kind, message, self._place(node, near))
+    def _peek(self) -> str:
+        """The token after the next one, as `symbol` has it."""
+        if self._next + 1 >= len(self._tokens):
+            return ""
+        kind, shown, _ = self._tokens[self._next + 1]
+        return shown.upper() if kind in ("word", "symbol") else kind
+
+    def _took(self, symbol: str) -> bool:
+        """Take the next token if it is this one."""
+        if self.symbol == symbol:
+            self._take()
+            return True
+        return False
+
+    def _expect(self, symbol: str) -> None:
+        if not self._took(symbol):
+            self.unexpected()
+
+    def _place(self, at: int) -> str:
+        line = bisect_left(self._line_ends, at)
+        return f"line {line}, character {at - self._line_ends[line - 1]}"
+
+    def _refuse(self, at: int, message: str, kind: type[FilterError] = FilterError) -> NoReturn:
+        refuse(kind, message, self._place(at))
+
+    def unexpected(self) -> NoReturn:
+        """Refuse the next token."""
+        if _STATEMENT.fullmatch(self.symbol) or self.symbol == ";":
+            shown = "a semicolon" if self.symbol == ";" else self.symbol
+            shown += " BY" if self._peek() == "BY" else ""
+            self._refuse(self._at, f"{shown} is not part of a condition: a filter is a single predicate")
+        if self.kind == "symbol" and self.symbol not in "()[],.":
+            self._refuse(self._at, f"the operator {self.symbol} is not supported in filters")
+        message = "this is not a condition of SQL; names that are SQL keywords need double quotes"
+        self._refuse(self._at, message)
 
     # ---- conditions
 
-    def condition(self, node: Any, depth: int) -> Expr:
-        name = type(node).__name__
-        if depth > DEPTH_MAX:
-            raise self._wrong(node, f"it is nested deeper than {DEPTH_MAX}")
-        if name == "Paren":
-            return self.condition(node.this, depth + 1)
-        if name in ("And", "Or"):
-            children = tuple(self.condition(child, depth + 1) for child in _chain(node))
-            return And(children) if name == "And" else Or(children)
-        if name == "Not":
-            return ~self.condition(node.this, depth + 1)
-        if name in _COMPARISONS:
-            return self._comparison(node, _COMPARISONS[name])
-        reader: Callable[[Any], Expr] | None = getattr(self, f"_read_{name.lower()}", None)
-        if reader is not None:
-            return reader(node)
-        function = _KNOWN_CLASSES.get(name) or (node.name.lower() if name == "Anonymous" else "")
-        if function:
-            return self._function(node, function)
-        if name in ("Literal", "Neg", "Null", "Cast"):
-            raise self._wrong(node, "a value alone is not a condition")
-        raise self._wrong(node, f"{_shown(node)} is not supported in filters")
+    def joined(self, word: str, depth: int) -> _Node:
+        """Conditions joined by OR or AND; a single operand may be no condition."""
+        if depth > tree.DEPTH_MAX:
+            self._refuse(self._at, f"it is nested deeper than {tree.DEPTH_MAX}")
+        first = self.joined("AND", depth) if word == "OR" else self._negation(depth)
+        if self.symbol != word:
+            return first
+        children = [self.condition(first)]
+        while self._took(word):
+            child = self.joined("AND", depth) if word == "OR" else self._negation(depth)
+            children.append(self.condition(child))
+        return _Node("condition", (tree.And if word == "AND" else tree.Or)(tuple(children)), first.at)
 
-    def _comparison(self, node: Any, op: CompareOp) -> Expr:
-        self._only(node, "this", "expression")
-        left, right = _bare(node.this), _bare(node.expression)
-        if type(left).__name__ not in _COLUMN_SIDE:
-            left, right, op = right, left, _FLIPPED[op]
-        name = type(left).__name__
-        if name not in _COLUMN_SIDE:
-            raise self._wrong(node, "one side of a comparison is a column; here neither is")
-        if type(right).__name__ in _COLUMN_SIDE:
-            hint = ""
-            if type(right).__name__ == "Column" and getattr(right.this, "quoted", False):
-                hint = ", and strings are written in single quotes"
-            raise self._wrong(right, f"columns are compared with values, not with other columns{hint}")
-        place, value = self._place(left), self._value(right, node)
-        if name == "Column":
-            return Compare(self._column(left), op, value, position=place)
-        if name == "Any":
-            # Some element meets it; of "<>" that is one that differs.
-            column = self._column(left.this, node)
-            if op == "ne":
-                return ElementMatch(column, ((Compare(column, "eq", value), True),), position=place)
-            return Compare(column, op, value, position=place)
-        return Compare(self._measured(left, node), op, value, position=place, of="length")
+    def _negation(self, depth: int) -> _Node:
+        at, negated = self._at, 0
+        while self._took("NOT"):
+            negated += 1
+            if depth + negated > tree.DEPTH_MAX:
+                self._refuse(self._at, f"it is nested deeper than {tree.DEPTH_MAX}")
+        node = self._predicate(depth + negated)
+        for _ in range(negated):
+            node = _Node("condition", ~self.condition(node), at)
+        return node
 
-    def _measured(self, node: Any, near: Any) -> str:
-        """The column whose length a function asks for."""
-        given = node.expressions if type(node).__name__ == "Anonymous" else [node.this]
-        known = _function_name(node) in _LENGTHS
-        more = [one for one in (node.args.get("expression"),) if one is not None and known]
-        if not known or len(given) != 1 or any(str(one.this) != "1" for one in more):
-            raise self._wrong(
-                node, f"{_shown(node)} has no place in a comparison; array_length(column) does", near=near
-            )
-        return self._column(given[0], near)
+    def condition(self, node: _Node) -> tree.Expr:
+        """A node as a condition: a column of booleans is one by itself."""
+        if node.kind == "condition":
+            expr: tree.Expr = node.content
+            return expr
+        if node.kind == "column":
+            return tree.Compare(node.content, "eq", True, position=self._place(node.at))
+        if node.kind != "value" or not isinstance(node.content, bool):
+            self._refuse(node.at, "a value alone is not a condition")
+        return tree.And(()) if node.content else tree.Or(())
 
-    def _read_column(self, node: Any) -> Expr:
-        return Compare(self._column(node), "eq", True, position=self._place(node))
-
-    def _read_boolean(self, node: Any) -> Expr:
-        return And(()) if node.this else Or(())
-
-    def _read_between(self, node: Any) -> Expr:
-        self._only(node, "this", "low", "high", "negate")
-        low, high = (self._value(node.args[end], node) for end in ("low", "high"))
-        return _negated(node, Between(self._column(node.this, node), low, high, position=self._place(node)))
-
-    def _read_in(self, node: Any) -> Expr:
-        if node.args.get("query") is not None:
-            raise self._wrong(node.args["query"], "a subquery is not a list of values")
-        self._only(node, "this", "expressions", "negate")
-        values = tuple(self._value(one, node) for one in node.expressions)
-        return _negated(node, IsIn(self._column(node.this, node), values, position=self._place(node)))
-
-    def _read_is(self, node: Any) -> Expr:
-        self._only(node, "this", "expression")
-        against = type(node.expression).__name__
-        if against == "Boolean" and type(_bare(node.this)).__name__ != "Column":
-            held = self.condition(node.this, 1)
-            return ~(held if node.expression.this else ~held).is_not_true()
-        column, place = self._column(node.this, node), self._place(node)
-        if against == "Null":
-            return IsNull(column, position=place)
-        if against == "Boolean":
-            # True or false, never null.
-            held = Compare(column, "eq", bool(node.expression.this), position=place)
-            return And((held, Not(IsNull(column, position=place))))
-        raise self._wrong(node.expression, "IS takes NULL, TRUE or FALSE", near=node)
-
-    def _read_like(self, node: Any) -> Expr:
-        return self._like(node, None)
-
-    _read_ilike = _read_like
-
-    def _read_escape(self, node: Any) -> Expr:
-        if type(node.this).__name__ not in ("Like", "ILike"):
-            raise self._wrong(node, "ESCAPE belongs to LIKE and ILIKE")
-        escape = self._value(node.expression, node)
-        if not isinstance(escape, str) or len(escape) != 1:
-            raise self._wrong(node.expression, "ESCAPE takes one character", near=node)
-        return self._like(node.this, escape)
-
-    def _like(self, node: Any, escape: str | None) -> Expr:
-        self._only(node, "this", "expression", "negate")
-        column, place = self._column(node.this, node), self._place(node)
-        pattern = self._value(node.expression, node)
-        if not isinstance(pattern, str):
-            raise self._wrong(node.expression, "LIKE takes a text", FilterTypeError, node)
-        parts = self._pattern(node, pattern, escape)
-        form = "".join(_escaped(text) if literal else text for text, literal in parts)
-        if type(node).__name__ == "ILike":
-            return _negated(node, Like(column, form, True, position=place))
-        wild = [text for text, literal in parts if not literal]
-        text = "".join(text for text, literal in parts if literal)
-        if not wild:
-            return _negated(node, Compare(column, "eq", text, position=place))
-        if wild == ["%"] and not parts[-1][1]:
-            return _negated(node, StartsWith(column, text, position=place))
-        return _negated(node, Like(column, form, position=place))
-
-    def _pattern(self, node: Any, pattern: str, escape: str | None) -> list[tuple[str, bool]]:
-        """The characters of a pattern, each with whether it is literal."""
-        parts: list[tuple[str, bool]] = []
-        letters = iter(pattern)
-        for letter in letters:
-            if letter == escape:
-                taken = next(letters, None)
-                if taken is None:
-                    raise self._wrong(
-                        node.expression, "the pattern ends after its escape character", near=node
-                    )
-                parts.append((taken, True))
+    def _predicate(self, depth: int) -> _Node:
+        node = self._operand(depth)
+        if self.symbol in _COMPARISONS:
+            op = _COMPARISONS[self._take()[1]]
+            return _Node("condition", self._comparison(node, op, self._operand(depth)), node.at)
+        while True:
+            if self._took("IS"):
+                expr = self._is(node)
             else:
-                parts.append((letter, letter not in "%_"))
-        return parts
+                negated = self.symbol == "NOT" and self._peek() in ("IN", "BETWEEN", "LIKE", "ILIKE")
+                if negated:
+                    self._take()
+                if self.symbol not in ("IN", "BETWEEN", "LIKE", "ILIKE"):
+                    return node
+                word = self._take()[1].upper()
+                name, place = self._column(node), self._place(node.at)
+                if word == "IN":
+                    self._expect("(")
+                    expr = tree.IsIn(name, self._values(")", depth), position=place)
+                elif word == "BETWEEN":
+                    low = self._value(self._operand(depth))
+                    self._expect("AND")
+                    expr = tree.Between(name, low, self._value(self._operand(depth)), position=place)
+                else:
+                    expr = self._like(name, place, self._operand(depth), any_case=word == "ILIKE")
+                expr = ~expr if negated else expr
+            node = _Node("condition", expr, node.at)
 
-    def _function(self, node: Any, name: str) -> Expr:
-        if type(node).__name__ == "Anonymous":
-            self._only(node, "this", "expressions")
-            given = list(node.expressions)
-        else:
-            self._only(node, "this", "expression")
-            given = [one for one in (node.args.get("this"), node.args.get("expression")) if one is not None]
-        if name not in (*_ONE, *_ANY, *_ALL, "starts_with"):
-            known = "array_contains, array_contains_any (has_any), array_contains_all (has_all), starts_with"
-            raise self._wrong(node, f"the function {name} is unknown; there are: {known}")
-        if len(given) != 2:
-            raise self._wrong(node, f"{name} takes a column and what to look for, not {len(given)} arguments")
-        column, place = self._column(given[0], node), self._place(node)
-        if name == "starts_with":
-            return StartsWith(column, self._value(given[1], node), position=place)
-        if name in _ONE:
-            return Contains(column, (self._value(given[1], node),), "any", position=place)
-        if type(given[1]).__name__ not in ("Array", "Tuple", "Paren"):
-            raise self._wrong(given[1], f"{name} takes a list such as ARRAY['a', 'b']", FilterTypeError, node)
-        listed = (
-            given[1].expressions or [given[1].this] if given[1].args.get("this") else given[1].expressions
+    def _comparison(self, left: _Node, op: tree.CompareOp, right: _Node) -> tree.Expr:
+        first = left.at
+        if left.kind not in ("column", "any", "length"):
+            left, right, op = right, left, _FLIPPED.get(op, op)
+        if left.kind not in ("column", "any", "length"):
+            self._refuse(first, "one side of a comparison is a column; here neither is")
+        if right.kind in ("column", "any", "length"):
+            hint = ", and strings are written in single quotes" if right.is_quoted else ""
+            self._refuse(right.at, f"columns are compared with values, not with other columns{hint}")
+        value, place = self._value(right), self._place(left.at)
+        if left.kind == "any" and op == "ne":  # some element differs
+            return tree.ElementMatch(
+                left.content, ((tree.Compare(left.content, "eq", value), True),), position=place
+            )
+        return tree.Compare(
+            left.content, op, value, position=place, of="length" if left.kind == "length" else "value"
         )
-        values = tuple(self._value(one, node) for one in listed)
-        return Contains(column, values, "any" if name in _ANY else "all", position=place)
+
+    def _is(self, node: _Node) -> tree.Expr:
+        negated = self._took("NOT")
+        kind, shown, at = self._take()
+        against, place = shown.upper() if kind == "word" else "", self._place(node.at)
+        if against == "NULL":
+            expr: tree.Expr = tree.IsNull(self._column(node), position=place)
+        elif against not in ("TRUE", "FALSE"):
+            self._refuse(at, "IS takes NULL, TRUE or FALSE")
+        elif node.kind == "column":  # true or false, never null
+            held = tree.Compare(node.content, "eq", against == "TRUE", position=place)
+            expr = tree.And((held, tree.Not(tree.IsNull(node.content, position=place))))
+        else:
+            whole = self.condition(node)
+            expr = ~(whole if against == "TRUE" else ~whole).is_not_true()
+        return ~expr if negated else expr
+
+    def _like(self, column: str, place: str, pattern: _Node, *, any_case: bool) -> tree.Expr:
+        text, escape = self._value(pattern), None
+        if not isinstance(text, str):
+            self._refuse(pattern.at, "LIKE takes a text", FilterTypeError)
+        if self._took("ESCAPE"):
+            kind, escape, at = self._take()
+            if kind != "text" or len(escape) != 1:
+                self._refuse(at, "ESCAPE takes one character")
+        parts: list[tuple[str, bool]] = []  # each character, and whether it is literal
+        letters = iter(text)
+        for letter in letters:
+            if letter != escape:
+                parts.append((letter, letter not in "%_"))
+            elif (taken := next(letters, None)) is None:
+                self._refuse(pattern.at, "the pattern ends after its escape character")
+            else:
+                parts.append((taken, True))
+        wild = [letter for letter, is_literal in parts if not is_literal]
+        literal = "".join(letter for letter, is_literal in parts if is_literal)
+        if not any_case and not wild:
+            return tree.Compare(column, "eq", literal, position=place)
+        if not any_case and wild == ["%"] and not parts[-1][1]:
+            return tree.StartsWith(column, literal, position=place)
+        form = "".join(
+            f"\\{letter}" if is_literal and letter in "%_\\" else letter for letter, is_literal in parts
+        )
+        return tree.Like(column, form, any_case, position=place)
+
+    # ---- operands
+
+    def _operand(self, depth: int) -> _Node:
+        node = self._plain_operand(depth)
+        while self.symbol == "::":
+            self._take()
+            node = self._typed(self._take()[1], node)
+        if self.kind == "symbol" and self.symbol not in _COMPARISONS and self.symbol not in "()[],;":
+            self.unexpected()
+        return node
+
+    def _plain_operand(self, depth: int) -> _Node:
+        symbol, kind, at = self.symbol, self.kind, self._at
+        if self._took("("):
+            node = self.joined("OR", depth + 1)
+            if self.symbol == ",":
+                self._take()
+                rest = self._values(")", depth)
+                return _Node("list", (self._value(node), *rest), at)
+            self._expect(")")
+            return node._replace(at=at if node.kind == "condition" else node.at, in_parentheses=True)
+        if symbol == "[" or (symbol == "ARRAY" and self._peek() in ("[", "(")):
+            self._take(2 if symbol == "ARRAY" else 1)
+            closing = "]" if self._tokens[self._next - 1][1] == "[" else ")"
+            return _Node("list", self._values(closing, depth), at)
+        if kind == "text":
+            return _Node("value", self._take()[1], at)
+        if kind == "number" or (symbol == "-" and self._peek() == "number"):
+            sign = "-" if self._took("-") else ""
+            return _Node("value", self._number(sign + self._take()[1], at), at)
+        if kind == "parameter":
+            self._refuse(at, "parameters are not bound here; write the value")
+        if kind == "quoted":
+            return self._name()
+        if kind != "word" or symbol in _KEYWORDS:
+            self.unexpected()
+        after = self._peek()
+        if _STATEMENT.fullmatch(symbol) and (symbol not in _NAMES_AS_WELL or after not in _AFTER_A_NAME):
+            self.unexpected()
+        if symbol in ("TRUE", "FALSE"):
+            self._take()
+            return _Node("value", symbol == "TRUE", at)
+        if symbol == "NULL":
+            self._take()
+            return _Node("null", None, at)
+        if after == "text":
+            return self._typed(self._take()[1], self._plain_operand(depth))
+        return self._call(depth) if after == "(" else self._name()
+
+    def _name(self) -> _Node:
+        """A column, or a field of a struct."""
+        kind, name, at = self._take()
+        while self._took("."):
+            if self.kind not in ("word", "quoted"):
+                self.unexpected()
+            name += f".{self._take()[1]}"
+        return _Node("column", name, at, is_quoted=kind == "quoted")
+
+    def _call(self, depth: int) -> _Node:
+        _, shown, at = self._take()
+        name, place = shown.lower(), self._place(at)
+        self._take()
+        if name == "cast":
+            node = self._operand(depth + 1)
+            self._expect("AS")
+            node = self._typed(self._take()[1], node)
+            self._expect(")")
+            return node
+        given: list[_Node] = []
+        while not self._took(")"):
+            if given:
+                self._expect(",")
+            given.append(self.joined("OR", depth + 1))
+        if name in ("any", "some"):
+            if len(given) != 1:
+                self._refuse(at, f"{name} takes a column")
+            return _Node("any", self._column(given[0]), given[0].at)
+        if name in _LENGTHS:
+            if not given or len(given) > 2 or (len(given) == 2 and given[1].content != 1):
+                self._refuse(at, f"{name} has no place in a comparison; array_length(column) does")
+            return _Node("length", self._column(given[0]), at)
+        if name not in (*_ONE, *_ANY, *_ALL, *_STARTS):
+            known = "array_contains, array_contains_any (has_any), array_contains_all (has_all), starts_with"
+            self._refuse(at, f"the function {name} is unknown; there are: {known}")
+        if len(given) != 2:
+            self._refuse(at, f"{name} takes a column and what to look for, not {len(given)} arguments")
+        column, wanted = self._column(given[0]), given[1]
+        if name in _STARTS:
+            return _Node("condition", tree.StartsWith(column, self._value(wanted), position=place), at)
+        if name in _ONE:
+            return _Node(
+                "condition", tree.Contains(column, (self._value(wanted),), "any", position=place), at
+            )
+        if wanted.kind != "list" and not wanted.in_parentheses:
+            self._refuse(wanted.at, f"{name} takes a list such as ARRAY['a', 'b']", FilterTypeError)
+        values = wanted.content if wanted.kind == "list" else (self._value(wanted),)
+        mode: Any = "any" if name in _ANY else "all"
+        return _Node("condition", tree.Contains(column, values, mode, position=place), at)
 
     # ---- columns and values
 
-    def _column(self, node: Any, near: Any = None) -> str:
-        node = _bare(node)
-        if type(node).__name__ != "Column":
-            raise self._wrong(node, f"a column is expected, not {_shown(node)}", near=near)
-        parts = [part for part in (*map(node.args.get, ("catalog", "db", "table")), node.this) if part]
-        if any(type(part).__name__ != "Identifier" for part in parts):
-            raise self._wrong(node, f"a column is expected, not {_shown(node)}", near=near)
-        return ".".join(str(part.this) for part in parts)  # fields of a struct
+    def _column(self, node: _Node) -> str:
+        if node.kind != "column":
+            self._refuse(node.at, f"a column is expected, not a {node.kind}")
+        return str(node.content)
 
-    def _value(self, node: Any, near: Any) -> Any:
-        node = _bare(node)
-        match type(node).__name__:
-            case "Literal":
-                return str(node.this) if node.is_string else self._number(node, str(node.this), near)
-            case "Neg" if type(node.this).__name__ == "Literal" and not node.this.is_string:
-                return self._number(node, f"-{node.this.this}", near)
-            case "Boolean":
-                return bool(node.this)
-            case "Cast":
-                return self._typed(node, near)
-            case "Null":
-                raise self._wrong(node, "nothing compares with NULL; ask with IS NULL", FilterTypeError, near)
-            case "Column":
-                hint = "strings are written in single quotes" if node.this.quoted else "this is a column"
-                raise self._wrong(node, f"a value is expected; {hint}", near=near)
-            case "Placeholder" | "Parameter":
-                raise self._wrong(node, "parameters are not bound here; write the value", near=near)
-            case "Select" | "Subquery" | "Exists":
-                raise self._wrong(node, "a subquery is not a value", near=near)
-        raise self._wrong(node, f"{_shown(node)} is not a value to compare with", near=near)
+    def _values(self, closing: str, depth: int) -> tuple[Any, ...]:
+        """Values separated by commas, and the bracket that closes them."""
+        values: list[Any] = []
+        while not self._took(closing):
+            if values:
+                self._expect(",")
+            values.append(self._value(self._operand(depth)))
+        return tuple(values)
 
-    def _number(self, node: Any, text: str, near: Any) -> int | float:
+    def _value(self, node: _Node) -> Any:
+        if node.kind == "null":
+            self._refuse(node.at, "nothing compares with NULL; ask with IS NULL", FilterTypeError)
+        if node.kind == "column":
+            hint = "strings are written in single quotes" if node.is_quoted else "this is a column"
+            self._refuse(node.at, f"a value is expected; {hint}")
+        if node.kind != "value":
+            self._refuse(node.at, f"a {node.kind} is not a value to compare with")
+        return node.content
+
+    def _number(self, text: str, at: int) -> int | float:
         try:
             return int(text) if text.lstrip("-").isdigit() else float(text)
         except ValueError:  # also a whole number of thousands of digits
-            raise self._wrong(node, f"{text[:40]!r} is not a number", near=near) from None
+            self._refuse(at, f"{text[:40]!r} is not a number")
 
-    def _typed(self, node: Any, near: Any) -> Any:
-        """``DATE '…'``, ``TIMESTAMP '…'``, ``TIME '…'``, or the same as a CAST of a text."""
-        self._only(node, "this", "to")
-        kind = node.args["to"].sql().upper()
-        if type(node.this).__name__ != "Literal" or not node.this.is_string:
-            raise self._wrong(node, "only texts are cast, as in DATE '2020-01-31'", near=near)
-        text = str(node.this.this)
+    def _typed(self, kind: str, node: _Node) -> _Node:
+        """``DATE '…'``, ``TIMESTAMP '…'``, ``TIME '…'``, or the same as a cast of a text."""
+        if node.kind != "value" or not isinstance(node.content, str):
+            self._refuse(node.at, "only texts are cast, as in DATE '2020-01-31'")
+        return node._replace(content=self._moment(kind.upper(), node.content, node.at))
+
+    def _moment(self, kind: str, text: str, at: int) -> Any:
         try:
             if kind == "DATE":
                 return dt.date.fromisoformat(text)
             if kind == "TIME":
                 return dt.time.fromisoformat(text)
         except ValueError:
-            raise self._wrong(node, f"{text!r} is not an ISO 8601 {kind.lower()}", near=near) from None
+            self._refuse(at, f"{text!r} is not an ISO 8601 {kind.lower()}")
         if kind not in ("TIMESTAMP", "TIMESTAMPTZ", "DATETIME"):
-            raise self._wrong(node, f"a value of type {kind} cannot be compared with", near=near)
+            self._refuse(at, f"a value of type {kind} cannot be compared with")
         found = iso_instant(text)
         if found is None:
-            raise self._wrong(node, f"{text!r} is not an ISO 8601 date or time", near=near)
+            self._refuse(at, f"{text!r} is not an ISO 8601 date or time")
         nanoseconds, aware = found
         if not aware and kind != "TIMESTAMPTZ":
             return np.datetime64(nanoseconds, "ns")
         if nanoseconds % 1000:
-            raise self._wrong(node, "a time with a zone is exact to the microsecond", near=near)
+            self._refuse(at, "a time with a zone is exact to the microsecond")
         return dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(
             microseconds=nanoseconds // 1000
         )
-
-    def _only(self, node: Any, *known: str) -> None:
-        """Refuse a node that says more than is read of it."""
-        for name, value in node.args.items():
-            if value not in (None, False, []) and name not in known and not name.startswith("_"):
-                raise self._wrong(node, f"{name.replace('_', ' ').upper()} is not possible here")
-
-
-def _escaped(letter: str) -> str:
-    """A literal letter in the syntax of :class:`Like`."""
-    return f"\\{letter}" if letter in "%_\\" else letter
-
-
-def _chain(node: Any) -> list[Any]:
-    """The members of ``a AND b AND c``, which sqlglot nests to the left, without following it down."""
-    members: list[Any] = []
-    kind = type(node)
-    while type(node) is kind:
-        members.append(node.expression)
-        node = node.this
-    members.append(node)
-    members.reverse()
-    return members
-
-
-def _bare(node: Any) -> Any:
-    """A node without the parentheses around it."""
-    while type(node).__name__ == "Paren":
-        node = node.this
-    return node
-
-
-def _negated(node: Any, expr: Expr) -> Expr:
-    """`expr`, or its negation where sqlglot notes ``a NOT LIKE …`` in the node itself."""
-    return ~expr if node.args.get("negate") else expr
-
-
-def _function_name(node: Any) -> str:
-    name = type(node).__name__
-    return {"ArraySize": "array_length", "Length": "length"}.get(name) or str(node.name).lower()
-
-
-def _shown(node: Any) -> str:
-    name = type(node).__name__
-    if name == "Column":
-        return f"the column {node.name!r}"
-    text = node.sql() if name in ("Literal", "Anonymous") else name.upper()
-    return text if len(text) <= 40 else f"{text[:40]}…"

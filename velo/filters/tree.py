@@ -7,44 +7,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias
 
 from velo.errors import FilterError, FilterTypeError
-from velo.filters.values import (
-    Value,
-    all_typed,
-    plain,
-    refusal,
-    refuse,
-    scalar,
-    typed,
-    values_of,
-)
-
-__all__ = [
-    "COMPARE_KEYS",
-    "DEPTH_MAX",
-    "NODES_MAX",
-    "And",
-    "Between",
-    "Combinable",
-    "Compare",
-    "CompareOp",
-    "Contains",
-    "ElementMatch",
-    "Expr",
-    "Ids",
-    "IsIn",
-    "IsNotTrue",
-    "IsNull",
-    "Leaf",
-    "Like",
-    "Mask",
-    "Not",
-    "Or",
-    "StartsWith",
-    "Want",
-    "as_condition",
-    "dict_key",
-    "to_dict",
-]
+from velo.filters.values import Value, plain, refusal, refuse, scalar, typed, values_of
 
 #: How deeply conditions may be nested.
 DEPTH_MAX: Final = 64
@@ -218,12 +181,8 @@ class Leaf(Expr):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.says if self.of == "value" else (self.of, *self.says)
-
-    @property
-    def says(self) -> tuple[Any, ...]:
-        """The key, without `of`."""
-        raise NotImplementedError
+        column, _, of, *own = vars(self).values()  # in the order of the fields
+        return (type(self), column, of, *map(typed, own))
 
     def operator(self) -> tuple[str, Any]:
         """Operator and operand in the dict syntax."""
@@ -259,10 +218,6 @@ class Compare(Leaf):
             self, "value", scalar(self.value, self.position or f"{self.column} {_SYMBOLS[self.op]}")
         )
 
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("compare", self.column, self.op, typed(self.value))
-
     def operator(self) -> tuple[str, Any]:
         return COMPARE_KEYS[self.op], plain(self.value)
 
@@ -285,10 +240,6 @@ class Between(Leaf):
             checked = scalar(getattr(self, name), self.position or f"{self.column}.between")
             object.__setattr__(self, name, checked)
 
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("between", self.column, typed(self.low), typed(self.high))
-
     def operator(self) -> tuple[str, Any]:
         return "$between", [plain(self.low), plain(self.high)]
 
@@ -303,10 +254,6 @@ class IsIn(Leaf):
         super().__post_init__()
         object.__setattr__(self, "values", values_of(self.values, self.position, f"{self.column}.isin"))
 
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("isin", self.column, all_typed(self.values))
-
     def operator(self) -> tuple[str, Any]:
         return "$in", [plain(value) for value in self.values]
 
@@ -314,10 +261,6 @@ class IsIn(Leaf):
 @dataclass(frozen=True, eq=False)
 class IsNull(Leaf):
     """``column`` is null."""
-
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("is_null", self.column)
 
     def _written(self, want: Want) -> dict[str, Any]:
         return {dict_key(self.column): {"$exists": not want.positive}}
@@ -332,10 +275,6 @@ class StartsWith(Leaf):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_text(self, self.prefix, "starts_with")
-
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("starts_with", self.column, self.prefix)
 
     def operator(self) -> tuple[str, Any]:
         return "$starts_with", self.prefix
@@ -354,10 +293,6 @@ class Like(Leaf):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_text(self, self.pattern, "like")
-
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("like", self.column, self.pattern, self.any_case)
 
     def operator(self) -> tuple[str, Any]:
         return "$ilike" if self.any_case else "$like", self.pattern
@@ -382,10 +317,6 @@ class Contains(Leaf):
         what = f"{self.column}.contains_{self.mode}"
         object.__setattr__(self, "values", values_of(self.values, self.position, what))
 
-    @property
-    def says(self) -> tuple[Any, ...]:
-        return ("contains", self.mode, self.column, all_typed(self.values))
-
     def operator(self) -> tuple[str, Any]:
         return f"${self.mode}", [plain(value) for value in self.values]
 
@@ -397,7 +328,7 @@ class ElementMatch(Leaf):
     tests: tuple[tuple[Leaf, bool], ...]
 
     @property
-    def says(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[Any, ...]:
         return ("element", self.column, *((leaf.key, negated) for leaf, negated in self.tests))
 
     def operator(self) -> tuple[str, Any]:
@@ -440,7 +371,7 @@ class Ids(_TwoValued):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return ("ids", all_typed(self.values))
+        return ("ids", typed(self.values))
 
     def plain(self) -> dict[str, Any]:
         return {"$ids": list(self.values)}
@@ -473,6 +404,10 @@ class _Branch(Expr):
     def __post_init__(self) -> None:
         _measure(self, self.children)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (type(self), *(child.key for child in self.children))
+
 
 @dataclass(frozen=True, eq=False)
 class _Wrapper(Expr):
@@ -485,14 +420,14 @@ class _Wrapper(Expr):
     def __post_init__(self) -> None:
         _measure(self, (self.child,))
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (type(self), self.child.key)
+
 
 @dataclass(frozen=True, eq=False)
 class And(_Branch):
     """All of ``children``; true where there are none."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("and", *(child.key for child in self.children))
 
     def _written(self, want: Want) -> dict[str, Any]:
         return {"$and" if want.positive else "$or": [child._written(want) for child in self.children]}
@@ -502,10 +437,6 @@ class And(_Branch):
 class Or(_Branch):
     """Any of ``children``; false where there are none."""
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("or", *(child.key for child in self.children))
-
     def _written(self, want: Want) -> dict[str, Any]:
         return {"$or" if want.positive else "$and": [child._written(want) for child in self.children]}
 
@@ -514,10 +445,6 @@ class Or(_Branch):
 class Not(_Wrapper):
     """``child`` is false; null where that is."""
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("not", self.child.key)
-
     def _written(self, want: Want) -> dict[str, Any]:
         return self.child._written(want.of_not)
 
@@ -525,10 +452,6 @@ class Not(_Wrapper):
 @dataclass(frozen=True, eq=False)
 class IsNotTrue(_Wrapper):
     """``child`` is false or null."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("is_not_true", self.child.key)
 
     def _written(self, want: Want) -> dict[str, Any]:
         return self.child._written(want.of_not_true)

@@ -13,8 +13,6 @@ import numpy as np
 
 from velo.errors import FilterError, FilterTypeError
 
-__all__ = ["VALUES_MAX", "Value", "all_typed", "plain", "refusal", "refuse", "scalar", "typed", "values_of"]
-
 #: Values of one list at most.
 VALUES_MAX: Final = 1 << 20
 
@@ -95,22 +93,19 @@ def values_of(values: Any, position: str | None, what: str) -> tuple[Value, ...]
     return tuple(checked)
 
 
-def typed(value: Any) -> tuple[str, Any]:
+def typed(value: Any) -> Any:
     """A key that differs for 1, 1.0 and True."""
+    kind = type(value)
+    if kind is str or kind is int:
+        return value
+    if kind is tuple:
+        kinds = set(map(type, value))
+        return value if kinds <= {int} or kinds <= {str} else tuple(map(typed, value))
     if isinstance(value, np.datetime64 | np.timedelta64):
         return str(value.dtype), value.view(np.int64).item()
-    if isinstance(
-        value, dt.datetime | dt.time
-    ):  # equal instants in two zones are equal, yet not the same filter
-        return type(value).__name__, value.isoformat()
-    return type(value).__name__, value
-
-
-def all_typed(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    kinds = set(map(type, values))
-    if kinds <= {int} or kinds <= {str}:
-        return (*map(str, kinds), values)
-    return tuple(map(typed, values))
+    if isinstance(value, dt.datetime | dt.time):  # equal instants in two zones are not the same filter
+        return kind, value.isoformat()
+    return kind, value
 
 
 def plain(value: Any) -> Any:

@@ -18,40 +18,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from velo import _native
-from velo.errors import (
-    BusyError,
-    DeviceError,
-    DuplicateIdError,
-    InvalidArgumentError,
-    NotAnIndexError,
-    PermissionDeniedError,
-    UnknownColumnError,
-    UnknownIdError,
-    VeloError,
-)
-from velo.filters.arrays import valid_of
-from velo.filters.arrow_values import one_array
-from velo.folder.consistent import read_consistently
+from velo import _native, errors
+from velo.filters.arrow_values import one_array, valid_of
+from velo.folder import metadata
 from velo.folder.ids import Ids
-from velo.folder.leftovers import is_metadata
-from velo.folder.live import data_folder, refuse_live
-from velo.folder.manifest import read_manifest
-from velo.folder.metadata import (
-    MetadataStore,
-    encoded_columns,
-    file_names,
-    generation_in,
-    given_metadata,
-    open_metadata,
-    words_name,
-    write_batch,
-)
-from velo.folder.replace import os_failure
+from velo.folder.manifest import data_folder, read_manifest, refuse_live
+from velo.folder.replace import is_metadata, os_failure, read_consistently
 from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["change_metadata", "find_index", "locked"]
 
 _PREFIX: Final = "columns."
 
@@ -79,52 +53,33 @@ def change_metadata(
 ) -> None:
     """Write new metadata of an index and replace the old.
 
-    Parameters
-    ----------
-    source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
-    ids_column : str, optional
-        The column with the id of the vector that a row belongs to; not stored as metadata. Without it rows
-        are in the order in which the vectors were built.
-    keep : bool
-        Keep the present columns, and add these.
-    overwrite : bool
-        With `keep`: replace columns of the same name.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Another number of rows, a name that exists, a column that cannot be stored.
-    UnknownColumnError, UnknownIdError, DuplicateIdError
-        Of `ids_column`.
-    BusyError
-        Another process is changing the metadata of this index, or writes to it.
-    UnsupportedError
-        Rows of the index were inserted or deleted.
+    `ids_column`: The column with the id of the vector that a row belongs to; not stored as metadata.
+      Without it rows are in the order in which the vectors were built.
     """
     refuse_live(folder, "its metadata cannot be exchanged")
     with locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
-        arrays, schema = encoded_columns(table, rows), table.schema
-        before = open_metadata(folder, row_count)
+        arrays, schema = metadata.encoded_columns(table, rows), table.schema
+        before = metadata.open_metadata(folder, row_count)
         if before is not None:
             if keep:
                 arrays, schema = _joined(before, arrays, schema, overwrite)
             schema = kept_text_column(before.schema, schema)
-        present = generation_in(folder)
+        present = metadata.generation_in(folder)
         generation = max(1, present + 1)
         # Files left by a killed change may have the names written now; nothing refers to them.
         _remove_all_but(folder, present)
         try:
-            names = write_batch(folder, arrays, schema, generation)
+            names = metadata.write_batch(folder, arrays, schema, generation)
             _recommit(folder, names, generation)
         except OSError as error:
-            if isinstance(error, VeloError):
+            if isinstance(error, errors.VeloError):
                 raise
             raise os_failure(error, str(error.filename or folder)) from error
         finally:
             # The manifest says which files count.
-            with contextlib.suppress(VeloError, OSError):
-                _remove_all_but(folder, generation_in(folder))
+            with contextlib.suppress(errors.VeloError, OSError):
+                _remove_all_but(folder, metadata.generation_in(folder))
 
 
 @contextlib.contextmanager
@@ -133,16 +88,18 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError as error:
-        raise PermissionDeniedError(f"{folder}: permission denied", file=str(folder)) from error
+        raise errors.PermissionDeniedError(f"{folder}: permission denied", file=str(folder)) from error
     except OSError as error:
-        raise NotAnIndexError(f"{folder} is no index: {error.strerror}", argument="path") from error
+        raise errors.NotAnIndexError(f"{folder} is no index: {error.strerror}", argument="path") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"{folder} is being changed already") from None
+            raise errors.BusyError(f"{folder} is being changed already") from None
         except OSError as error:
-            raise DeviceError(f"{folder} cannot be locked: {error.strerror}", file=str(folder)) from error
+            raise errors.DeviceError(
+                f"{folder} cannot be locked: {error.strerror}", file=str(folder)
+            ) from error
         yield
     finally:
         os.close(handle)
@@ -150,16 +107,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tuple[Any, AnyArray]:
     """The table without its ids, and the row of the table for each vertex."""
-    columns = given_metadata(source, row_count)
+    columns = metadata.given_metadata(source, row_count)
     table = columns.table()
     if ids_column is None:
         return table, ids.rows()
     if ids_column not in table.schema.names:
-        raise UnknownColumnError(f"the table has no column {ids_column!r}", argument="ids_column")
+        raise errors.UnknownColumnError(f"the table has no column {ids_column!r}", argument="ids_column")
     column = table.column(ids_column)
     table = table.drop_columns([ids_column])
     if not table.schema.names:
-        raise InvalidArgumentError("metadata has no columns beside its ids", argument="metadata")
+        raise errors.InvalidArgumentError("metadata has no columns beside its ids", argument="metadata")
     return table, _rows_of(column, row_count, ids)
 
 
@@ -167,12 +124,12 @@ def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
     """``rows[vertex]``: as many ids as vertices, each known, none twice, is a permutation."""
     if column.null_count:
         at = int(np.flatnonzero(~valid_of(one_array(column)))[0])
-        raise InvalidArgumentError(f"row {at} has no id", argument="ids_column", row=at)
+        raise errors.InvalidArgumentError(f"row {at} has no id", argument="ids_column", row=at)
     vertices = ids.find(column.combine_chunks(), "ids_column")
     unknown = np.flatnonzero(vertices < 0)
     if len(unknown):
         at = int(unknown[0])
-        raise UnknownIdError(
+        raise errors.UnknownIdError(
             f"no vector has the id {column[at].as_py()!r} of row {at}", argument="ids_column", row=at
         )
     rows = np.full(row_count, -1, np.int64)
@@ -181,16 +138,20 @@ def _rows_of(column: Any, row_count: int, ids: Ids) -> Int64Array:
     if len(doubled):
         at = int(doubled[0])
         value = column[at].as_py()
-        raise DuplicateIdError(f"the id {value!r} of row {at} is a duplicate", argument="ids_column", row=at)
+        raise errors.DuplicateIdError(
+            f"the id {value!r} of row {at} is a duplicate", argument="ids_column", row=at
+        )
     return rows
 
 
-def _joined(before: MetadataStore, arrays: list[Any], schema: Any, overwrite: bool) -> tuple[list[Any], Any]:
+def _joined(
+    before: metadata.MetadataStore, arrays: list[Any], schema: Any, overwrite: bool
+) -> tuple[list[Any], Any]:
     """The old columns in their order, those of the same name replaced, then the new ones."""
     fresh = dict(zip(schema.names, arrays, strict=True))
     shared = [name for name in before.column_names if name in fresh]
     if shared and not overwrite:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"the index has a column {shared[0]!r} already; overwrite=True replaces it", argument="metadata"
         )
     joined, fields = [], []
@@ -219,7 +180,7 @@ def _recommit(folder: Path, names: list[str], generation: int) -> None:
 
 def _remove_all_but(folder: Path, generation: int) -> None:
     """Remove metadata files of every other generation, and those that were never finished."""
-    own_names = (*file_names(generation), words_name(generation)) if generation else ()
+    own_names = (*metadata.file_names(generation), metadata.words_name(generation)) if generation else ()
     for entry in folder.iterdir():
         if is_metadata(entry.name) and entry.name not in own_names:
             with contextlib.suppress(FileNotFoundError):

@@ -11,34 +11,259 @@ other types, and lists of integers some of which are null or beyond int64.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
 
 from velo.errors import InvalidArgumentError
-from velo.filters.arrays import arrow_of, numpy_of, valid_of
-from velo.filters.arrow_values import (
-    indices_max,
-    is_list,
-    is_string,
-    one_array,
-    plain_type,
-    storage_type,
-    with_element,
-)
+from velo.filters import arrow_values
+from velo.filters.arrow_values import arrow_of, bits_of, numpy_of, valid_of
 from velo.filters.columns import CODES_MAX, encode
-from velo.folder.spool import Body, Placed, Spool, can_grow
 from velo.types import AnyArray
-
-__all__ = ["ColumnSource", "StoredRows", "flowed_columns", "merge_dictionaries"]
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
+
+#: A larger buffer moves from memory into a file.
+_IN_MEMORY_BYTES: Final = 1 << 16
+_COPIED_BYTES: Final = 1 << 20
+#: Arrow's pool keeps freed memory: it is released after this number of bytes.
+_PASSED_BYTES: Final = 1 << 20
+#: Alignment of buffers, as in Arrow files.
+_ALIGNMENT: Final = 64
+_OFFSET_MAX: Final = 2**31 - 1
+
+#: Makes the array once the body with its buffers is mapped.
+Placed: TypeAlias = Callable[["Body"], Any]
+
+
+class Body:
+    """Complete buffers, one after the other, in an unnamed file in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files = contextlib.ExitStack()
+        self._file = self.opened(tempfile.TemporaryFile, dir=folder)
+        self._size = 0
+        self._passed = 0
+        self._mapped: Any = None
+
+    def __enter__(self) -> Body:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def opened(self, make: Callable[..., Any], **how: Any) -> Any:
+        """Open a file that closes no later than this."""
+        return self._files.enter_context(make(**how))
+
+    def passed(self, size: int) -> None:
+        """Count bytes of arrays that are no longer needed, and return them to the system now and then."""
+        self._passed += size
+        if self._passed >= _PASSED_BYTES:
+            self._passed = 0
+            pa.default_memory_pool().release_unused()
+
+    def take(self, file: Any) -> slice:
+        """Append all of a file; returns its place."""
+        padding = -self._size % _ALIGNMENT
+        self._file.write(bytes(padding))
+        start = self._size + padding
+        file.seek(0)
+        shutil.copyfileobj(file, self._file, _COPIED_BYTES)
+        self._size = self._file.tell()
+        return slice(start, self._size)
+
+    def stored(self, array: Any) -> Placed:
+        """Append a whole array of any type."""
+        batch = pa.record_batch([array], names=["column"])
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+            place = self.take(file)
+        return lambda body: pa.ipc.open_file(body.buffer(place)).get_batch(0).column(0)
+
+    def buffer(self, place: slice) -> Any:
+        """The buffer at a place; nothing can be appended afterwards."""
+        if place.start == place.stop:
+            return pa.py_buffer(b"")
+        if self._mapped is None:
+            self._file.flush()
+            self._mapped = pa.py_buffer(mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ))
+        return self._mapped.slice(place.start, place.stop - place.start)
+
+
+class _Bytes:
+    """A buffer that grows."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._file = body.opened(
+            tempfile.SpooledTemporaryFile, max_size=_IN_MEMORY_BYTES, dir=str(body.folder)
+        )
+
+    def append(self, values: AnyArray | memoryview) -> None:
+        self._file.write(values)
+        self._body.passed(values.nbytes)
+
+    def place(self) -> slice:
+        with self._file:
+            return self._body.take(self._file)
+
+
+class _Bits:
+    """A bit a value; those of a byte that is not full yet wait."""
+
+    def __init__(self, body: Body) -> None:
+        self._bytes = _Bytes(body)
+        self._waiting: AnyArray = np.zeros(0, np.uint8)
+
+    def append(self, bits: AnyArray) -> None:
+        waiting = np.concatenate([self._waiting, bits])
+        whole = len(waiting) & ~7
+        self._bytes.append(np.packbits(waiting[:whole], bitorder="little"))
+        self._waiting = waiting[whole:]
+
+    def place(self) -> slice:
+        self._bytes.append(np.packbits(self._waiting, bitorder="little"))
+        return self._bytes.place()
+
+
+def can_grow(kind: Any) -> bool:
+    """Whether arrays of a type can grow: the type contains no dictionary and no view."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return can_grow(kind.storage_type)
+    if types.is_struct(kind) or types.is_fixed_size_list(kind) or _offset_type(kind) is not None:
+        return all(can_grow(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind))
+
+
+def _offset_type(kind: Any) -> Any:
+    """The type of the offsets of texts, bytes and lists; None for other types."""
+    types = pa.types
+    if types.is_string(kind) or types.is_binary(kind) or types.is_list(kind) or types.is_map(kind):
+        return np.int32
+    if types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind):
+        return np.int64
+    return None
+
+
+class Spool:
+    """A growing array of a type that :func:`can_grow`, placed in `body` at the end."""
+
+    def __init__(self, kind: Any, name: str, body: Body) -> None:
+        self.kind = kind
+        self.count = self.null_count = 0
+        self._name, self._body = name, body
+        self._validity: _Bits | None = None
+        self._storage: Spool | None = None
+        self._children: list[Spool] = []
+        self._data: _Bytes | _Bits | None = None
+        self._offsets: _Bytes | None = None
+        self._end = 0
+        if isinstance(kind, pa.BaseExtensionType):
+            self._storage = Spool(kind.storage_type, name, body)
+            return
+        self._offset_type = _offset_type(kind)
+        if self._offset_type is not None:
+            self._offsets = _Bytes(body)
+            self._offsets.append(np.zeros(1, self._offset_type))
+        if kind.num_fields:
+            self._children = [Spool(kind.field(at).type, name, body) for at in range(kind.num_fields)]
+        elif not pa.types.is_struct(kind):
+            self._data = _Bits(body) if pa.types.is_boolean(kind) else _Bytes(body)
+
+    def append(self, array: Any) -> None:
+        count, at = len(array), array.offset
+        if self._storage is not None:
+            self._storage.append(array.storage)
+            return
+        if count == 0:
+            return
+        self._append_validity(array)
+        buffers = array.buffers()
+        if self._offsets is not None:
+            first_byte = at * np.dtype(self._offset_type).itemsize
+            offsets = np.frombuffer(buffers[1], self._offset_type, count + 1, first_byte)
+            first, last = int(offsets[0]), int(offsets[-1])
+            if self._end + last - first > _OFFSET_MAX and self._offset_type is np.int32:
+                raise InvalidArgumentError(
+                    f"metadata: column {self._name!r} of type {self.kind} holds more than {_OFFSET_MAX} "
+                    "bytes or elements in all rows together, and its type counts no more",
+                    argument="metadata",
+                )
+            self._offsets.append(offsets[1:] + self._offset_type(self._end - first))
+            self._end += last - first
+            if self._children:
+                self._children[0].append(array.values.slice(first, last - first))
+            elif last > first:
+                assert isinstance(self._data, _Bytes)
+                self._data.append(memoryview(buffers[2])[first:last])
+        elif pa.types.is_fixed_size_list(self.kind):
+            size = self.kind.list_size
+            self._children[0].append(array.values.slice(at * size, count * size))
+        elif self._children:
+            for number, child in enumerate(self._children):
+                child.append(array.field(number))
+        elif isinstance(self._data, _Bits):
+            self._data.append(bits_of(buffers[1], at, count))
+        elif self._data is not None:
+            width = self.kind.bit_width // 8
+            if width:
+                self._data.append(memoryview(buffers[1])[at * width : (at + count) * width])
+        self.count += count
+
+    def _append_validity(self, array: Any) -> None:
+        if array.null_count and self._validity is None:
+            self._validity = _Bits(self._body)
+            for start in range(0, self.count, _COPIED_BYTES):
+                self._validity.append(np.ones(min(_COPIED_BYTES, self.count - start), np.uint8))
+        if self._validity is not None:
+            own = array.buffers()[0] if array.null_count else None
+            count = len(array)
+            self._validity.append(
+                np.ones(count, np.uint8) if own is None else bits_of(own, array.offset, count)
+            )
+        self.null_count += array.null_count
+
+    def place(self) -> Placed:
+        """Move the array into the body; nothing can be appended afterwards."""
+        if self._storage is not None:
+            storage, kind = self._storage.place(), self.kind
+            return lambda body: pa.ExtensionArray.from_storage(kind, storage(body))
+        own = [self._validity, self._offsets, self._data]
+        has = [True, self._offsets is not None, self._data is not None]
+        places = [None if one is None else one.place() for one in own]
+        children = [child.place() for child in self._children]
+
+        def array(body: Body) -> Any:
+            buffers = [
+                None if place is None else body.buffer(place)
+                for place, is_there in zip(places, has, strict=True)
+                if is_there
+            ]
+            made = [child(body) for child in children]
+            return pa.Array.from_buffers(self.kind, self.count, buffers, self.null_count, 0, made or None)
+
+        return array
+
+
+# ---- columns
 
 #: Bytes of one stored column in a batch of rows at most, and rows.
 _BATCH_BYTES: Final = 1 << 19
@@ -53,14 +278,7 @@ _MERGED_VALUES: Final = 1 << 15
 class StoredRows:
     """Rows `first` to `last` of a column, stored in one place.
 
-    Attributes
-    ----------
-    dictionary : pyarrow.Array or None
-        The values behind codes.
-    row_bytes : float
-        Average size of a row.
-    take : callable
-        Returns rows in stored form, by number from `first` on.
+    `take`: Returns rows in stored form, by number from `first` on.
     """
 
     first: int
@@ -100,11 +318,6 @@ def flowed_columns(source: ColumnSource, rows: AnyArray, body: Body) -> tuple[li
     """Write the columns of a source into `body`, vertex ``v`` with row ``rows[v]``, and map them.
 
     Returns the arrays, and their schema as given; a dictionary may get wider indices.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column that cannot be stored, by name.
     """
     placed: list[Placed] = []
     fields = []
@@ -125,17 +338,17 @@ class _Column:
 
     def placed(self) -> tuple[Placed, Any]:
         """Write the column; its place in the body, and its type as given."""
-        plain = plain_type(self._kind)
+        plain = arrow_values.plain_type(self._kind)
         is_coded = [one.dictionary is not None for one in self._stored]
-        if is_string(plain):
+        if arrow_values.is_string(plain):
             return self._texts()
-        if is_list(plain):
-            element = plain_type(plain.value_type)
-            if is_string(element):
+        if arrow_values.is_list(plain):
+            element = arrow_values.plain_type(plain.value_type)
+            if arrow_values.is_string(element):
                 return self._lists_of_texts()
             if pa.types.is_integer(element):
                 return self._whole() if any(is_coded) else self._row_by_row()
-        return self._row_by_row() if storage_type(plain) == plain else self._whole()
+        return self._row_by_row() if arrow_values.storage_type(plain) == plain else self._whole()
 
     def _batches(self) -> Iterator[AnyArray]:
         """The rows, in the order of the vertices."""
@@ -272,13 +485,13 @@ class _Coded:
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
-        is_of_lists = is_list(kind)
+        is_of_lists = arrow_values.is_list(kind)
         coded = kind.value_type if is_of_lists else kind
         self._coded = coded if pa.types.is_dictionary(coded) else None
         self._of_lists = is_of_lists
         self._most = 0
         if self._coded is not None:
-            self._most = indices_max(self._coded.index_type)
+            self._most = arrow_values.indices_max(self._coded.index_type)
         #: Values that were met, as long as narrow indices count them.
         self._met: Any = None
         self._count = 0
@@ -287,7 +500,7 @@ class _Coded:
         """Count the distinct values of some rows, if the indices are narrow."""
         if self._coded is None or self._most > 2**16 or self._count > self._most:
             return
-        values = one_array(column)
+        values = arrow_values.one_array(column)
         values = pc.unique((values.flatten() if self._of_lists else values).drop_null())
         self._met = values if self._met is None else pc.unique(pa.concat_arrays([self._met, values]))
         self._count = len(self._met)
@@ -298,7 +511,7 @@ class _Coded:
         if self._coded is None or count <= self._most:
             return self._kind
         wide = pa.dictionary(pa.int32(), self._coded.value_type, self._coded.ordered)
-        return with_element(self._kind, wide) if self._of_lists else wide
+        return arrow_values.with_element(self._kind, wide) if self._of_lists else wide
 
 
 class _Reader:
@@ -347,7 +560,7 @@ def merge_dictionaries(
     while True:
         for reader in readers:
             reader.fill()
-        # Beyond the end of its block a dictionary may go on with values that come before those of others.
+        # After its block a dictionary may continue with values that precede those of others.
         ends = [reader.values[-1] for reader in readers if len(reader.values) and reader.has_more]
         bound = min(ends, key=lambda end: end.as_py(), default=None)
         taken = [reader.taken(bound) for reader in readers]

@@ -14,13 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
-from velo.filters.arrays import arrow_of, numpy_of, texts_of, valid_of
-from velo.filters.arrow_values import is_string
+from velo.filters.arrow_values import arrow_of, is_string, numpy_of, texts_of, valid_of
 from velo.folder.replace import durable_file
 from velo.folder.stored import check_permutation, damage, mapped_batch
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["FILE_NAME", "IdColumn", "Ids", "checked_ids", "given_ids", "write_ids"]
 
 FILE_NAME = "ids.arrow"
 
@@ -37,15 +34,7 @@ IdColumn: TypeAlias = Int64Array | Any
 def given_ids(ids: Any, row_count: int) -> IdColumn:
     """Check the ids that a caller gave: one for each row, none missing, no duplicates."""
     column = _column(ids)
-    if len(column) != row_count:
-        raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
-    if isinstance(column, np.ndarray) and len(column) and bool((column == NO_ID).any()):
-        row = int(np.flatnonzero(column == NO_ID)[0])
-        raise InvalidArgumentError(
-            f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
-            argument="ids",
-            row=row,
-        )
+    check_each(column, row_count)
     twice = _first_duplicate(column)
     if twice is not None:
         row, first = twice
@@ -55,6 +44,19 @@ def given_ids(ids: Any, row_count: int) -> IdColumn:
             row=row,
         )
     return column
+
+
+def check_each(column: IdColumn, row_count: int) -> None:
+    """Refuse another number of ids than rows, and the id of missing hits."""
+    if len(column) != row_count:
+        raise InvalidArgumentError(f"{len(column)} ids were given for {row_count} vectors", argument="ids")
+    if isinstance(column, np.ndarray) and len(column) and bool((column == NO_ID).any()):
+        row = int(np.flatnonzero(column == NO_ID)[0])
+        raise InvalidArgumentError(
+            f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
+            argument="ids",
+            row=row,
+        )
 
 
 def checked_ids(ids: Any) -> IdColumn:
@@ -265,13 +267,7 @@ class Ids:
         return found.reshape(vertices.shape)
 
     def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
-        """The vertex of each id.
-
-        Raises
-        ------
-        UnknownIdError
-            No vector has the id; the error names `argument`.
-        """
+        """The vertex of each id."""
         found = self.find(ids, argument)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):

@@ -1,15 +1,104 @@
-"""The contents of ``manifest.json``; no other Python module reads it."""
+"""The manifests of an index, ``manifest.json`` and ``live.json``, read here alone; checks of paths."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from velo.errors import CorruptIndexError, NotAnIndexError
+from velo.errors import (
+    CorruptIndexError,
+    IndexExistsError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    UnsupportedError,
+)
 from velo.folder.stored import load_json
 
-__all__ = ["COLLECTION_FILE", "MANIFEST_FILE", "Manifest", "read_manifest"]
+
+def check_is_folder(folder: Path) -> None:
+    """Refuse to read an index where there is no folder, with NotAnIndexError.
+
+    If the system does not allow the test, a later call reports why.
+    """
+    try:
+        if folder.is_dir():
+            return
+    except OSError:
+        return
+    file = _file_in(folder)
+    what = "is a file, and an index is a folder" if file == folder else "does not exist"
+    if file is not None and file != folder:
+        what += f": {file} is a file"
+    hint = "velo.build(path, vectors) makes an index"
+    raise NotAnIndexError(f"{folder} {what}; {hint}", argument="path")
+
+
+def check_is_no_file(target: Path) -> None:
+    """Refuse to make an index where a file is in the way, or where the parent folder is missing."""
+    try:
+        if target.is_dir() or (target.parent.is_dir() and not target.exists()):
+            return
+    except (OSError, ValueError):
+        return
+    file = _file_in(target)
+    if file == target:
+        raise IndexExistsError(f"{target} is a file, and an index is a folder", argument="path")
+    why = "its parent folder does not exist" if file is None else f"{file} is a file"
+    raise InvalidArgumentError(f"cannot create {target}: {why}", argument="path")
+
+
+def _file_in(path: Path) -> Path | None:
+    """The file that a path leads to or through, such as "notes.txt" in "notes.txt/shop.velo"."""
+    return next((place for place in (path, *path.parents) if place.is_file()), None)
+
+
+FOLDER_MANIFEST_FILE: Final = "live.json"
+#: The segment that a built index becomes with its first write.
+SEGMENT_FIRST: Final = "part-0000000000000001"
+
+
+def is_live(folder: Path) -> bool:
+    """Whether rows of this index were changed since it was built."""
+    return (folder / FOLDER_MANIFEST_FILE).is_file()
+
+
+def data_folders(folder: Path) -> list[Path]:
+    """The folders with the files of an index: its own, or those of its segments."""
+    check_is_folder(folder)
+    if not is_live(folder):
+        return [folder]
+    try:
+        names = [
+            str(segment["path"])
+            for segment in json.loads((folder / FOLDER_MANIFEST_FILE).read_bytes())["parts"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptIndexError(
+            f"{FOLDER_MANIFEST_FILE} cannot be read: {error}", file=FOLDER_MANIFEST_FILE
+        ) from error
+    for name in names:
+        if Path(name).name != name:
+            raise CorruptIndexError(
+                f"{FOLDER_MANIFEST_FILE} names a part outside: {name!r}", file=FOLDER_MANIFEST_FILE
+            )
+    return [folder / name for name in names]
+
+
+def data_folder(folder: Path) -> Path:
+    """The folder with the files of an index of one segment."""
+    folders = data_folders(folder)
+    if len(folders) == 1:
+        return folders[0]
+    raise UnsupportedError(f"{folder} has {len(folders)} parts: optimize it first, so that it has one")
+
+
+def refuse_live(folder: Path, what: str) -> None:
+    """Refuse an operation on indexes that were written to since they were built."""
+    if is_live(folder):
+        raise UnsupportedError(f"{folder} has rows that came or went: {what}")
+
 
 MANIFEST_FILE: Final = "manifest.json"
 #: Beside the folders of shards instead.
@@ -23,16 +112,7 @@ _COUNT_MAX: Final = 2**62
 class Manifest:
     """The members of a manifest that Python needs; the library checks all of it when it opens the index.
 
-    Attributes
-    ----------
-    memory_bits, record_bits : int
-        Bits a dimension of the code in memory and of its lower segment on disk.
-    files : tuple of str
-        The names of all other files of the index.
-    user : dict
-        Entries of this package: the kind of ids, the first row, the metadata's generation.
-    calibration : dict or None
-        The table behind ``recall``, from :mod:`velo.building.calibration`.
+    `user`: Entries of this package: the kind of ids, the first row, the metadata's generation.
     """
 
     row_count: int
@@ -65,16 +145,6 @@ def _count(holder: dict[str, Any], name: str, least: int) -> int:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an index.
-
-    Raises
-    ------
-    NotAnIndexError
-        There is none.
-    CorruptIndexError
-        It is damaged, or lacks a required entry.
-    DeviceError, PermissionDeniedError
-    """
     try:
         document = load_json(folder / MANIFEST_FILE)
         manifest = Manifest(

@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,46 +27,18 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import (
-    CorruptIndexError,
-    InvalidArgumentError,
-    UnknownColumnError,
-    VeloError,
-)
-from velo.filters.arrays import array_bytes, arrow_of
-from velo.filters.arrow_values import one_array, restore, storage_type
+from velo.errors import CorruptIndexError, InvalidArgumentError, VeloError
+from velo.filters.arrow_values import array_bytes, arrow_of, one_array, restore, storage_type
 from velo.filters.columns import FilterColumn, check_stored, describe, encode
 from velo.filters.made import can_be_filtered, made_column
 from velo.filters.native import NativeColumns
-from velo.folder.flow import ColumnSource, flowed_columns
+from velo.folder.flow import Body, ColumnSource, flowed_columns
 from velo.folder.manifest import read_manifest
 from velo.folder.replace import durable_file
-from velo.folder.spool import Body
 from velo.folder.statistics import statistics_of
 from velo.folder.stored import damage, load_json, mapped_batch
 from velo.folder.text_column import with_text_column
 from velo.types import AnyArray, PathLike
-
-__all__ = [
-    "COLUMNS_FILE",
-    "POSTINGS_FILE",
-    "STATISTICS_FILE",
-    "GivenMetadata",
-    "MetadataStore",
-    "as_given",
-    "encoded_columns",
-    "file_names",
-    "generation_in",
-    "given_metadata",
-    "is_one_value",
-    "open_metadata",
-    "read_table",
-    "scalar_of",
-    "unfiltered_columns",
-    "words_name",
-    "write_batch",
-    "write_metadata",
-]
 
 COLUMNS_FILE: Final = "columns.arrow"
 STATISTICS_FILE: Final = "columns.stats"
@@ -102,20 +75,9 @@ class GivenMetadata:
 def given_metadata(source: Any, row_count: int, first_row: int = 0) -> GivenMetadata:
     """Check metadata that a caller gave, before anything is built.
 
-    Parameters
-    ----------
-    source : pyarrow.Table, RecordBatch, pandas.DataFrame, mapping of columns, or path
-        In a mapping a single value instead of a column applies to every row. The path is of a Parquet or an
-        Arrow IPC (Feather) file.
-    row_count : int
-        Rows of this index.
-    first_row : int
-        The first of them, if the index is one shard of several over one table.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Another number of rows, two columns of one name, or not a table.
+    `source`: In a mapping a single value instead of a column applies to every row. The path is of a Parquet
+      or an Arrow IPC (Feather) file.
+    `first_row`: The first of them, if the index is one shard of several over one table.
     """
     table: Any
     if isinstance(source, str | os.PathLike):
@@ -246,13 +208,7 @@ def write_metadata(
 
 
 def encoded_columns(table: Any, rows: AnyArray) -> list[Any]:
-    """The columns of a table in stored form, vertex ``v`` with row ``rows[v]``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column that is damaged or cannot be stored, by name.
-    """
+    """The columns of a table in stored form, vertex ``v`` with row ``rows[v]``."""
     if len(rows) != table.num_rows:
         raise AssertionError(f"{len(rows)} vertices, {table.num_rows} rows of metadata")
     order = arrow_of(np.asarray(rows))
@@ -333,15 +289,7 @@ def _original_schema(schema: Any) -> Any:
 
 
 def generation_in(folder: Path) -> int:
-    """The generation of an index's metadata; 0: none.
-
-    Raises
-    ------
-    NotAnIndexError
-        The folder has no manifest: perhaps a first write moved it just now.
-    CorruptIndexError
-        The manifest cannot be read.
-    """
+    """The generation of an index's metadata; 0: none."""
     manifest = read_manifest(folder)
     return manifest.generation if file_names(manifest.generation)[0] in manifest.files else 0
 
@@ -350,22 +298,41 @@ def open_metadata(folder: PathLike, row_count: int) -> MetadataStore | None:
     """Open the metadata of an index; None where it has none.
 
     Another process may exchange the files meanwhile: callers use
-    :func:`velo.folder.consistent.at_one_moment`.
+    :func:`velo.folder.replace.at_one_moment`.
     """
     folder = Path(folder)
     generation = generation_in(folder)
     return MetadataStore(folder / file_names(generation)[0], row_count) if generation else None
 
 
-class MetadataStore:
-    """Columns in placement order, mapped from ``columns.arrow``.
+class StoredColumns(ABC):
+    """The columns of some rows, of type `schema` as they were given."""
 
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        As the metadata was given.
-    filter_columns : dict of str to FilterColumn
-    """
+    schema: Any
+    row_count: int
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names, in the order in which they were given."""
+        return list(self.schema.names)
+
+    def table(self) -> Any:
+        """All rows, as they were given."""
+        return self.rows(np.arange(self.row_count))
+
+    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """A table of some rows, with all or some columns, in the types they were given in."""
+        table = self.storage_rows(vertices, columns)
+        fields = [self.schema.field(name) for name in table.column_names]
+        return as_given(table.columns, pa.schema(fields, self.schema.metadata))
+
+    @abstractmethod
+    def storage_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        """The same rows in types that Arrow can take from and join with others."""
+
+
+class MetadataStore(StoredColumns):
+    """Columns in placement order, mapped from ``columns.arrow``."""
 
     def __init__(self, path: Path, row_count: int) -> None:
         self.row_count = row_count
@@ -397,17 +364,11 @@ class MetadataStore:
         self._postings_path = path.with_name(file_names(self.generation)[2])
 
     @property
-    def column_names(self) -> list[str]:
-        """Names, in the order in which they were given."""
-        return list(self.schema.names)
-
-    @property
     def stored_columns(self) -> list[Any]:
         """All columns as they are stored, in placement order."""
         return list(self._batch.columns)
 
     def stored_rows(self, name: str, vertices: AnyArray) -> Any:
-        """Some rows of a column as they are stored."""
         with damage(self._path.name):
             return self._batch.column(name).take(arrow_of(vertices))
 
@@ -461,39 +422,21 @@ class MetadataStore:
         return lists + self._made_bytes
 
     def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
-        """A table of some rows, with all or some columns, in the types they were given in."""
         return self._taken(vertices, columns, lambda kind: kind)
 
     def storage_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
-        """The same rows in types that Arrow can take from and join with others."""
         return self._taken(vertices, columns, storage_type)
 
     def _taken(self, vertices: AnyArray, columns: Sequence[str] | None, type_of: Callable[[Any], Any]) -> Any:
-        fields = [self.schema.field(name) for name in self.checked_names(columns)]
+        names = self.column_names if columns is None else columns
+        fields = [self.schema.field(name) for name in names]
         wanted = arrow_of(np.asarray(vertices).astype(np.int64, copy=False))
         with damage(self._path.name):
             taken = [self._batch.column(field.name).take(wanted) for field in fields]
             made = [field.with_type(type_of(field.type)) for field in fields]
             return as_given(taken, pa.schema(made, self.schema.metadata))
 
-    def checked_names(self, columns: Sequence[str] | None) -> list[str]:
-        """`columns`, each known; all of them for None."""
-        if columns is None:
-            return self.column_names
-        if isinstance(columns, str):
-            raise InvalidArgumentError(
-                f"columns are a list of names, not the str {columns!r}", argument="return_metadata"
-            )
-        for name in columns:
-            if name not in self.filter_columns:
-                known = ", ".join(map(repr, self.column_names))
-                raise UnknownColumnError(
-                    f"there is no column {name!r}; there are: {known}", argument="return_metadata"
-                )
-        return list(columns)
-
     def table(self) -> Any:
-        """All rows in placement order, as they were given."""
         with damage(self._path.name):
             return as_given(self._batch.columns, self.schema)
 
@@ -524,3 +467,21 @@ def as_given(columns: Sequence[Any], schema: Any) -> Any:
     arrays = [restore(one_array(one), field.type) for one, field in zip(columns, schema, strict=True)]
     fields = [field.with_type(one.type) for one, field in zip(arrays, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
+
+
+class TableColumns(MetadataStore):
+    """Metadata of rows in memory, encoded as a segment would hold it."""
+
+    def __init__(self, table: Any, schema: Any) -> None:
+        arrays = encoded_columns(table, np.arange(table.num_rows))
+        batch = pa.RecordBatch.from_arrays(arrays, names=schema.names)
+        self.generation = 1
+        self._hold(Path("rows of the delta"), schema, batch)
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(self._batch.nbytes) + super().resident_bytes
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        return dict.fromkeys(self.column_names, 0)

@@ -8,8 +8,6 @@ from pathlib import Path
 from velo.errors import ClosedError, NotAnIndexError, UnsupportedError
 from velo.folder.replace import os_failure
 
-__all__ = ["OpenedFolder", "shown"]
-
 
 def shown(path: Path) -> str:
     """A path for messages: relative to the current directory if it is below it."""
@@ -26,12 +24,6 @@ class OpenedFolder:
     path, but not the folder that a descriptor refers to. So an index names all of its files by :attr:`at`.
     The descriptor closes with :meth:`close`, or when nothing refers to the folder any more. `path`, an
     absolute one, is the folder's name when it was opened, for messages.
-
-    Raises
-    ------
-    NotAnIndexError
-        There is no folder.
-    PermissionDeniedError, DeviceError
     """
 
     #: Also of one whose making was interrupted before it began.
@@ -50,14 +42,7 @@ class OpenedFolder:
 
     @property
     def at(self) -> Path:
-        """A path that leads to the folder, whatever its name is now.
-
-        Raises
-        ------
-        ClosedError
-        UnsupportedError
-            There is no ``/proc`` here, and another folder has taken :attr:`path`.
-        """
+        """A path that leads to the folder, whatever its name is now."""
         if self._descriptor < 0:
             raise ClosedError(f"{self.path} was closed")
         if self._by_descriptor is not None:

@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import BusyError, CorruptIndexError, NotAnIndexError, VeloError
-from velo.folder.leftovers import MARKER, is_metadata, is_work
-from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
-from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
-from velo.folder.replace import os_failure, sync_folder
+from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live, read_manifest
+from velo.folder.replace import MARKER, is_metadata, is_work, os_failure, sync_folder
 from velo.folder.shards import shards_of
-
-__all__ = ["is_half_removed", "remove_index"]
 
 #: Exists in a folder from the beginning of its removal until all else is removed.
 _REMOVING: Final = "removing"
@@ -41,14 +37,6 @@ def remove_index(folder: Path) -> list[str]:
 
     Open indexes continue to work. A removal that is killed leaves a folder that is recognized as half
     removed. Returns the names of what remains below the folder.
-
-    Raises
-    ------
-    NotAnIndexError
-        Nothing there is ours to remove.
-    BusyError
-        An index is open to write.
-    PermissionDeniedError, DeviceError
     """
     there = is_live(folder) or any((folder / one).is_file() for one in (MANIFEST_FILE, COLLECTION_FILE))
     if folder.is_symlink() or not (there or is_half_removed(folder)):

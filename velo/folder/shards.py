@@ -12,12 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import CorruptIndexError
-from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
-from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE
+from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live
 from velo.folder.stored import load_json, read_failure
 from velo.types import Int64Array
-
-__all__ = ["Shard", "built_uuid", "check_shard", "homes", "is_within", "shards_of"]
 
 #: The odd multiplier of Fibonacci hashing: 2^64 divided by the golden ratio.
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -79,10 +76,6 @@ def is_within(path: str) -> bool:
 def built_uuid(folder: Path) -> str:
     """The uuid of the index that was built in a folder, whatever was written and merged since; "" if it began
     empty.
-
-    Raises
-    ------
-    CorruptIndexError, DeviceError, PermissionDeniedError
     """
     try:
         if not is_live(folder):
@@ -98,12 +91,7 @@ def built_uuid(folder: Path) -> str:
 
 
 def check_shard(folder: Path, name: str, uuid: str) -> None:
-    """Refuse a folder that holds another index than `uuid`, the one its collection names ("" names none).
-
-    Raises
-    ------
-    CorruptIndexError
-    """
+    """Refuse a folder that holds another index than `uuid`, the one its collection names ("" names none)."""
     found = built_uuid(folder) if uuid else ""
     if found and found != uuid:
         raise CorruptIndexError(

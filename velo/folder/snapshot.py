@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import CorruptIndexError, IndexExistsError, VeloError
-from velo.folder.consistent import read_consistently
-from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
-from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_manifest
+from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live, read_manifest
 from velo.folder.metadata import generation_in, words_name
-from velo.folder.replace import os_failure, sync_folder
-
-__all__ = ["snapshot"]
+from velo.folder.replace import os_failure, read_consistently, sync_folder
 
 #: Errors of a file system without hard links, or across file systems.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -33,12 +29,6 @@ def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
     It has everything that was written before the call; each write during the call is in it as a whole or not
     at all. The folder gets its name when it is complete and synced. `target` must be missing or an empty
     folder. `shards` are the folders of a collection's shards, each of which is copied at a moment of its own.
-
-    Raises
-    ------
-    IndexExistsError
-        `target` is not empty.
-    NotAnIndexError, CorruptIndexError, NoSpaceError, PermissionDeniedError
     """
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise IndexExistsError(f"{target} already exists and is not empty", argument="path")

@@ -9,11 +9,9 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
-from velo.filters.arrays import numpy_of, valid_of
+from velo.filters.arrow_values import numpy_of, valid_of
 from velo.filters.columns import FilterColumn, NativeType
 from velo.types import AnyArray
-
-__all__ = ["statistics_of"]
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -24,17 +22,8 @@ _QUANTILES: Final = 10
 #: Values that are looked at together: what is copied of a column is copied in pieces.
 _AT_ONCE: Final = 1 << 15
 _NUMBERS: Final[dict[NativeType, Any]] = {
-    NativeType.I8: np.int8,
-    NativeType.I16: np.int16,
-    NativeType.I32: np.int32,
-    NativeType.I64: np.int64,
-    NativeType.U8: np.uint8,
-    NativeType.U16: np.uint16,
-    NativeType.U32: np.uint32,
-    NativeType.U64: np.uint64,
-    NativeType.F32: np.float32,
-    NativeType.F64: np.float64,
-    NativeType.LIST_I64: np.int64,
+    one: np.dtype(f"{one.name[0].lower()}{int(one.name[1:]) // 8}").type
+    for one in list(NativeType)[NativeType.I8 : NativeType.CODE32]
 }
 
 
@@ -69,7 +58,8 @@ def _extremes(column: FilterColumn, stored: Any) -> dict[str, Any]:
         return found | _of_codes(column.dictionary, values.indices)
     if column.native_type == NativeType.BOOL:
         return found | _of_bools(values)
-    return found | _of_numbers(values, _NUMBERS[column.native_type])
+    kind = np.int64 if column.is_list else _NUMBERS[column.native_type]
+    return found | _of_numbers(values, kind)
 
 
 def _pieces(array: Any) -> Iterator[Any]:

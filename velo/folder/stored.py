@@ -17,16 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import (
-    CorruptIndexError,
-    DeviceError,
-    OutOfMemoryError,
-    PermissionDeniedError,
-    VeloError,
-)
+from velo.errors import CorruptIndexError, DeviceError, OutOfMemoryError, PermissionDeniedError, VeloError
 from velo.types import AnyArray
-
-__all__ = ["check_permutation", "damage", "load_json", "mapped_batch", "read_failure", "system_failure"]
 
 # Arrow raises what its kernels raise, and memory errors for sizes that cannot be.
 _ARROW_FAILURES = (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError)
@@ -55,15 +47,7 @@ def system_failure(error: OSError, message: str, file: str) -> VeloError:
 
 
 def load_json(path: Path) -> Any:
-    """Read a JSON file of an index.
-
-    Raises
-    ------
-    FileNotFoundError
-    CorruptIndexError
-        It is not JSON.
-    DeviceError, PermissionDeniedError
-    """
+    """Read a JSON file of an index."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -75,14 +59,7 @@ def load_json(path: Path) -> Any:
 
 
 def mapped_batch(path: Path) -> Any:
-    """Map the one record batch of a file, with every buffer and value checked.
-
-    Raises
-    ------
-    CorruptIndexError
-        Also if the file is missing.
-    DeviceError, PermissionDeniedError
-    """
+    """Map the one record batch of a file, with every buffer and value checked."""
     with damage(path.name):
         with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
             if reader.num_record_batches != 1:

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, UnknownColumnError
 
-__all__ = ["kept_text_column", "text_column_of", "with_text_column"]
-
 #: In the metadata of a schema, wherever that is kept: in the root, and with the columns of each part.
 _KEY: Final = b"velo.text"
 
@@ -24,14 +22,7 @@ def text_column_of(schema: Any) -> str | None:
 
 
 def with_text_column(schema: Any, name: Any) -> Any:
-    """A schema with `name` marked as the text column.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is not a column of strings.
-    UnknownColumnError
-    """
+    """A schema with `name` marked as the text column."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"text is the name of a column, not {name!r}", argument="text")
     if schema is None or name not in schema.names:

@@ -1,4 +1,4 @@
-"""Flat binary files: fbin, u8bin, i8bin and ibin of big-ann, fvecs, bvecs and ivecs of TEXMEX, and npy."""
+"""fbin, u8bin, i8bin and ibin of big-ann; fvecs, bvecs and ivecs of TEXMEX; npy; HDF5 of ann-benchmarks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from velo.errors import FormatError
-from velo.formats.source import ArraySource, RawSource, Source, chunk_rows
+from velo.errors import FormatError, MissingDependencyError
+from velo.formats.source import ArraySource, FileSource, RawSource, Source, chunk_rows
 from velo.types import AnyArray, PathLike
-
-__all__ = ["BIN_DTYPES", "VECS_DTYPES", "VecsSource", "open_bin", "open_npy", "open_vecs", "write_bin"]
-__all__ += ["write_npy", "write_vecs"]
 
 #: Element type of each big-ann format: int32 n, int32 d, then n·d elements, little-endian.
 BIN_DTYPES: dict[str, np.dtype[Any]] = {
@@ -57,7 +54,6 @@ class VecsSource(RawSource):
     """Rows of a TEXMEX file; each row's own length is checked as it is read."""
 
     def view(self, buffer: AnyArray, count: int, row: int) -> AnyArray:
-        """The elements of the first `count` rows in `buffer`, after a look at each row's length."""
         lengths = np.ndarray((count,), "<i4", buffer, strides=(self.row_bytes,))
         wrong = np.flatnonzero(lengths != self.shape[1])
         if len(wrong):
@@ -166,3 +162,49 @@ def _write_rows(file: BinaryIO, source: Source, dtype: np.dtype[Any]) -> None:
 def _converted(source: Source, dtype: np.dtype[Any]) -> Iterator[AnyArray]:
     for chunk in source.chunks(chunk_rows(source.shape[1] * dtype.itemsize)):
         yield chunk.astype(dtype, copy=False)
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependencyError("HDF5 files need h5py: pip install h5py") from error
+    return h5py
+
+
+class Hdf5Source(FileSource):
+    """A two-dimensional data set of an HDF5 file: ``"train"`` (base vectors) or ``"test"`` (queries)."""
+
+    def __init__(self, path: PathLike, dataset: str = "train") -> None:
+        super().__init__(path)
+        self.dataset = dataset
+        h5py = _h5py()
+        try:
+            with h5py.File(path, "r") as file:
+                if dataset not in file:
+                    raise self.malformed(f"no data set {dataset!r}; there are: {', '.join(sorted(file))}")
+                shape = file[dataset].shape
+                self._dtype = np.dtype(file[dataset].dtype)
+        except OSError as error:
+            raise self.malformed(f"not a whole HDF5 file: {error}") from error
+        if len(shape) != 2:
+            raise self.malformed(f"the data set {dataset!r} has the shape {shape}, not (n, d)")
+        self._shape = int(shape[0]), int(shape[1])
+
+    def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
+        with _h5py().File(self.path, "r") as file:
+            dataset = file[self.dataset]
+            for row in range(start, stop, rows):
+                try:
+                    chunk = np.asarray(dataset[row : min(row + rows, stop)])
+                except OSError as error:
+                    raise self.malformed(str(error), row=row) from error
+                yield chunk
+
+
+def write_hdf5(path: PathLike, datasets: dict[str, AnyArray], *, distance: str = "euclidean") -> None:
+    """Write arrays as an ann-benchmarks file."""
+    with _h5py().File(path, "w") as file:
+        file.attrs["distance"] = distance
+        for name, array in datasets.items():
+            file.create_dataset(name, data=array)

@@ -10,30 +10,23 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError
-from velo.formats.arrow import ArrowFileSource, ArrowSource, write_arrow, write_parquet
-from velo.formats.binary import (
-    BIN_DTYPES,
-    VECS_DTYPES,
-    open_bin,
-    open_npy,
-    open_vecs,
-    write_bin,
-    write_npy,
-    write_vecs,
+from velo.formats import binary
+from velo.formats.arrow import (
+    ArrowSource,
+    column_source,
+    vector_table,
+    write_arrow,
+    write_parquet,
 )
-from velo.formats.datasets import ParquetSource, parquet_files
-from velo.formats.frames import vector_table
-from velo.formats.hdf5 import Hdf5Source, write_hdf5
+from velo.formats.binary import Hdf5Source, write_hdf5
 from velo.formats.source import ArraySource, ForeignSource, Source, array_of
 from velo.types import PathLike
-
-__all__ = ["SUFFIXES", "as_source", "open_vectors", "write_vectors"]
 
 _HDF5 = (".hdf5", ".h5")
 _ARROW = (".arrow", ".feather", ".ipc")
 
 #: The suffixes that :func:`open_vectors` knows.
-SUFFIXES = (*BIN_DTYPES, *VECS_DTYPES, ".npy", *_HDF5, ".parquet", *_ARROW)
+SUFFIXES = (*binary.BIN_DTYPES, *binary.VECS_DTYPES, ".npy", *_HDF5, ".parquet", *_ARROW)
 
 
 def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
@@ -57,9 +50,9 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
     FormatError
         The file is truncated or its header makes no sense; the error names file and byte.
     """
-    files = parquet_files(path)
-    if files is not None:
-        return ParquetSource(files, column)
+    source = column_source(path, column)
+    if source is not None:
+        return source
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidArgumentError(
@@ -68,17 +61,13 @@ def open_vectors(path: PathLike, *, column: str | None = None) -> Source:
             file=str(path),
         )
     try:
-        if suffix in BIN_DTYPES:
-            return open_bin(path, BIN_DTYPES[suffix])
-        if suffix in VECS_DTYPES:
-            return open_vecs(path, VECS_DTYPES[suffix])
+        if suffix in binary.BIN_DTYPES:
+            return binary.open_bin(path, binary.BIN_DTYPES[suffix])
+        if suffix in binary.VECS_DTYPES:
+            return binary.open_vecs(path, binary.VECS_DTYPES[suffix])
         if suffix == ".npy":
-            return open_npy(path)
-        if suffix in _HDF5:
-            return Hdf5Source(path, column or "train")
-        if suffix == ".parquet":
-            return ParquetSource([path], column)
-        return ArrowFileSource(path, column)
+            return binary.open_npy(path)
+        return Hdf5Source(path, column or "train")
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise FormatError(f"{path}: {error.strerror or error}", file=str(path)) from error
 
@@ -96,12 +85,12 @@ def write_vectors(path: PathLike, vectors: Any, *, column: str = "vector") -> No
     """
     source = as_source(vectors)
     suffix = Path(path).suffix.lower()
-    if suffix in BIN_DTYPES:
-        write_bin(path, source, BIN_DTYPES[suffix])
-    elif suffix in VECS_DTYPES:
-        write_vecs(path, source, VECS_DTYPES[suffix])
+    if suffix in binary.BIN_DTYPES:
+        binary.write_bin(path, source, binary.BIN_DTYPES[suffix])
+    elif suffix in binary.VECS_DTYPES:
+        binary.write_vecs(path, source, binary.VECS_DTYPES[suffix])
     elif suffix == ".npy":
-        write_npy(path, source)
+        binary.write_npy(path, source)
     elif suffix in _HDF5:
         write_hdf5(path, {"train" if column == "vector" else column: np.asarray(source.read())})
     elif suffix == ".parquet":

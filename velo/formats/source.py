@@ -15,18 +15,6 @@ import numpy as np
 from velo.errors import DimensionMismatchError, DtypeError, FormatError, InvalidArgumentError
 from velo.types import AnyArray, PathLike, VectorSource
 
-__all__ = [
-    "ArraySource",
-    "FileSource",
-    "ForeignSource",
-    "RawSource",
-    "Source",
-    "array_of",
-    "chunk_rows",
-    "native_dtype",
-    "native_layout",
-]
-
 #: Rows are handed on in chunks of about this many bytes.
 CHUNK_BYTES = 8 << 20
 
@@ -67,15 +55,18 @@ def native_layout(chunk: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
 class Source(ABC):
     """Base of velo's own sources: a :class:`velo.types.VectorSource` that can also start in the middle."""
 
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
+    _shape: tuple[int, int]
+    _dtype: np.dtype[Any]
 
     @property
-    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(row_count, dim)."""
+        return self._shape
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Element type of the chunks."""
+        return self._dtype
 
     @abstractmethod
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
@@ -147,20 +138,10 @@ class ArraySource(Source):
                 f"{argument} must have the shape (n, d), not {tuple(array.shape)}", argument=argument
             )
         self.array = array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
-        return int(self.array.shape[0]), int(self.array.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the array."""
-        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
-        return dtype
+        self._shape = int(array.shape[0]), int(array.shape[1])
+        self._dtype = np.dtype(array.dtype)
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield views (for arrays) of the rows ``start`` to ``stop``."""
         mapped = self._droppable()
         for row in range(start, stop, rows):
             yield np.asarray(self.array[row : min(row + rows, stop)])
@@ -180,20 +161,11 @@ class ForeignSource(Source):
 
     def __init__(self, source: VectorSource) -> None:
         self.source = source
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
-        rows, dim = self.source.shape
-        return int(rows), int(dim)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type of the chunks."""
-        return np.dtype(self.source.dtype)
+        rows, dim = source.shape
+        self._shape = int(rows), int(dim)
+        self._dtype = np.dtype(source.dtype)
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield the rows ``start`` to ``stop``, passing over those before."""
         row = 0
         for given in self.source.chunks(rows):
             chunk = np.asarray(given)
@@ -250,22 +222,11 @@ class RawSource(FileSource):
         self.row_header = row_header
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
-        return self._shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-        return self._dtype
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row in the file, with its header."""
         return self.row_header + self._shape[1] * self._dtype.itemsize
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield rows ``start`` to ``stop`` as views of one buffer that is read into again and again."""
         rows = min(rows, stop - start)
         buffer = np.empty(rows * self.row_bytes, np.uint8)
         with open(self.path, "rb", buffering=0) as file:

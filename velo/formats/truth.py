@@ -12,8 +12,6 @@ from velo.errors import FormatError
 from velo.formats.files import open_vectors
 from velo.types import Float32Array, Int64Array, PathLike
 
-__all__ = ["Truth", "read_truth", "write_truth"]
-
 
 class Truth(NamedTuple):
     """Exact neighbors.

@@ -23,11 +23,8 @@ import numpy as np
 from velo.errors import CorruptIndexError, VeloError
 from velo.folder.replace import os_failure, sync_folder
 from velo.folder.stored import read_failure
-from velo.fulltext.database import CACHE_BYTES, connected, failures, read_only
-from velo.fulltext.tokens import Tokens
+from velo.fulltext.tokens import CACHE_BYTES, Tokens, connected, failures, read_only
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["Texts", "Words", "check_sum", "write_words"]
 
 #: Texts of some rows, from one to the one before another; None: a row has none.
 Texts = Callable[[int, int], Sequence[str | None]]
@@ -56,16 +53,7 @@ _SCHEMA: Final = (
 
 
 class Words:
-    """The full-text index of some rows.
-
-    Attributes
-    ----------
-    row_count : int
-    with_words : int
-        Rows that have words.
-    word_count : int
-        Of all rows together.
-    """
+    """The full-text index of some rows."""
 
     def __init__(self, connection: Any, file: str) -> None:
         self._database = connection
@@ -88,15 +76,7 @@ class Words:
 
     @classmethod
     def opened(cls, path: Path, stamp: str) -> Words:
-        """Open a file after checking all of it; `stamp` identifies the rows that it must have been made from.
-
-        Raises
-        ------
-        FileNotFoundError
-        CorruptIndexError
-            It is damaged, or was made from other rows.
-        DeviceError, PermissionDeniedError
-        """
+        """Open a file after checking all of it; `stamp` identifies the rows that it was made from."""
         check_sum(path)
         with failures(path.name):
             words = cls(read_only(path), path.name)
@@ -123,7 +103,7 @@ class Words:
         return CACHE_BYTES
 
     def close(self) -> None:
-        """Let the file go; twice is once."""
+        """Let the file go; further calls do nothing."""
         with self._lock:
             self._finalizer()
 
@@ -234,10 +214,6 @@ def write_words(path: Path, texts: Texts, row_count: int, stamp: str) -> None:
     """Write the full-text index of some rows; the file gets its name once it is complete and synced.
 
     All writers write the same contents, so their order does not matter. `stamp` identifies the rows.
-
-    Raises
-    ------
-    NoSpaceError, DeviceError, PermissionDeniedError
     """
     _remove_left(path)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
@@ -281,15 +257,7 @@ def _sum(path: Path, end: int | None = None) -> tuple[int, int]:
 
 
 def check_sum(path: Path) -> None:
-    """Read a whole file and verify its checksum.
-
-    Raises
-    ------
-    FileNotFoundError
-    CorruptIndexError
-        It is damaged.
-    DeviceError, PermissionDeniedError
-    """
+    """Read a whole file and verify its checksum."""
     try:
         with open(path, "rb") as file:
             end = max(0, os.fstat(file.fileno()).st_size - _END.size)

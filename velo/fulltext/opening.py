@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 
 from velo.errors import CorruptIndexError, NoSpaceError, PermissionDeniedError, RebuiltWarning
-from velo.folder.live import SEGMENT_FIRST, is_live
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import SEGMENT_FIRST, is_live, read_manifest
 from velo.folder.metadata import MetadataStore, generation_in, open_metadata, words_name
 from velo.folder.shards import built_uuid
 from velo.folder.text_column import text_column_of
 from velo.fulltext.file import Texts, Words, check_sum, write_words
-
-__all__ = ["OpenWords", "check_words", "make_words", "open_words", "settle_words", "texts_of"]
 
 
 def texts_of(store: Any, column: str) -> Texts:

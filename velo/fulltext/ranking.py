@@ -10,8 +10,6 @@ import numpy as np
 from velo.fulltext.file import Words
 from velo.types import AnyArray, Float64Array, Int64Array
 
-__all__ = ["WORDS_MAX", "Ranked", "ranked"]
-
 #: How soon a word that is a duplicate counts for little, and how much a long text counts for less.
 _K1: Final = 1.2
 _B: Final = 0.75
@@ -20,7 +18,7 @@ WORDS_MAX: Final = 128
 
 
 class Ranked(NamedTuple):
-    """Rows in the order of their scores, highest first; of equal ones the lower vertex comes first."""
+    """Rows by descending score; ties by ascending vertex."""
 
     vertices: Int64Array
     scores: Float64Array
@@ -62,7 +60,7 @@ def ranked(
                 often = times.astype(np.float64)
                 length = _K1 * (1 - _B + _B * lengths[rows] / usual)
                 scores[rows] += weights[word] * often * (_K1 + 1) / (often + length)
-            # Vertices ascend: of equal scores those before come first.
+            # Vertices ascend, so ties keep the earlier ones.
             found = np.flatnonzero(scores > (best.scores[-1] if len(best.scores) == count else 0.0))
             vertices = found + (start + first)
             if passes is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from velo.importing.files import open_faiss, open_hnswlib, open_usearch
+from velo.importing.files import Asked, ForeignIndex, open_faiss, open_hnswlib, open_usearch
 from velo.importing.lancedb import open_lancedb
 from velo.importing.qdrant import open_qdrant
-from velo.importing.rows import Asked, ForeignIndex
 
 __all__ = ["OPENERS", "Asked", "ForeignIndex"]
 

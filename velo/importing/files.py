@@ -9,15 +9,75 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from velo.errors import FormatError, MissingDependencyError, UnsupportedError
-from velo.importing.rows import ROWS, Asked, Batch, ForeignIndex, file_of, metric_of
+from velo.errors import FormatError, InvalidArgumentError, MissingDependencyError, UnsupportedError
+from velo.types import MetricName
 
-__all__ = ["open_faiss", "open_hnswlib", "open_usearch"]
+#: Rows that are read at once.
+ROWS: Final = 10_000
+_METRICS: Final = ("l2", "ip", "cosine")
+
+#: Ids, vectors, and a table of a row each, or None.
+Batch = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The index to open, and facts that its files may lack.
+
+    `ids_column`: The column with the ids of rows; None: numbers from 0.
+    """
+
+    source: str
+    metric: str | None = None
+    collection: str | None = None
+    vector: str | None = None
+    ids_column: str | None = None
+
+
+@dataclass(frozen=True)
+class ForeignIndex:
+    """An index of another library, read in batches of ids, vectors and tables with `schema`.
+
+    `notes` tell how the vectors read differ from the original ones.
+    """
+
+    dim: int
+    metric: MetricName
+    batches: Iterator[Batch]
+    schema: Any = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def metric_of(asked: Asked, told: str | None) -> Any:
+    """The metric of the index, or the one given if it names none; InvalidArgumentError if they differ."""
+    given = asked.metric
+    if given is not None and given not in _METRICS:
+        raise InvalidArgumentError(
+            f"metric is one of {', '.join(_METRICS)}, not {given!r}", argument="metric"
+        )
+    if told is None and given is None:
+        raise InvalidArgumentError(
+            f"{asked.source} does not name its metric: give it with metric", argument="metric"
+        )
+    if told is not None and given is not None and told != given:
+        raise InvalidArgumentError(f"{asked.source} compares by {told}, not by {given}", argument="metric")
+    return told or given
+
+
+def file_of(asked: Asked) -> Path:
+    """The file of an index; FormatError if there is none."""
+    path = Path(asked.source)
+    if not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise FormatError(f"{path} {what}", file=str(path))
+    return path
+
 
 #: Offset of the level, capacity, elements, bytes of a record, where in it label and vector begin, highest
 #: level, entry point, and how the graph was built.
@@ -28,14 +88,7 @@ _DIM_MAX: Final = 8192
 
 
 def open_faiss(asked: Asked) -> ForeignIndex:
-    """Open a file of faiss, with or without an ``IndexIDMap`` around the index.
-
-    Raises
-    ------
-    FormatError, InvalidArgumentError, MissingDependencyError
-    UnsupportedError
-        The index has another metric, or cannot return its vectors.
-    """
+    """Open a file of faiss, with or without an ``IndexIDMap`` around the index."""
     path = file_of(asked)
     try:
         import faiss
@@ -114,14 +167,6 @@ def _hnswlib_batches(
 
 
 def open_usearch(asked: Asked) -> ForeignIndex:
-    """Open a file of usearch.
-
-    Raises
-    ------
-    FormatError, InvalidArgumentError, MissingDependencyError
-    UnsupportedError
-        The index has another metric.
-    """
     path = file_of(asked)
     try:
         import usearch.index

@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError, MissingDependencyError, UnsupportedError
-from velo.importing.rows import ROWS, Asked, Batch, ForeignIndex, metric_of
-
-__all__ = ["open_lancedb"]
+from velo.importing.files import ROWS, Asked, Batch, ForeignIndex, metric_of
 
 _ENDING: Final = ".lance"
 _METRICS: Final = {"l2": "l2", "cosine": "cosine", "dot": "ip"}
@@ -22,12 +20,6 @@ def open_lancedb(asked: Asked) -> ForeignIndex:
     """Open a table in its present state; its other columns keep their types.
 
     A table does not name its metric, but an index of it does.
-
-    Raises
-    ------
-    FormatError, InvalidArgumentError, MissingDependencyError
-    UnsupportedError
-        The index has another metric, or a row has no vector or no id.
     """
     try:
         import lancedb
@@ -45,7 +37,7 @@ def open_lancedb(asked: Asked) -> ForeignIndex:
         _check_ids(schema, asked.ids_column)
     metric = metric_of(asked, _told(table, vector, asked))
     others = [one for one in schema if one.name not in (vector, asked.ids_column)]
-    # Of a blob a scan brings where it lies, which is of another type.
+    # A scan returns the location of a blob, which has another type.
     scanned = table.search().output_schema()
     blobs = [one.name for one in others if one.type != scanned.field(one.name).type]
     kept = pa.schema([(one.name, one.type) for one in others if one.name not in blobs])

@@ -11,9 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import FormatError, InvalidArgumentError, MissingDependencyError, UnsupportedError
-from velo.importing.rows import Asked, Batch, ForeignIndex, metric_of
-
-__all__ = ["open_qdrant"]
+from velo.importing.files import Asked, Batch, ForeignIndex, metric_of
 
 #: Points of one call.
 _POINTS: Final = 1_000
@@ -24,12 +22,6 @@ def open_qdrant(asked: Asked) -> ForeignIndex:
     """Open a collection; the fields of its payloads become columns.
 
     A field with values that do not fit into one column is stored as JSON text.
-
-    Raises
-    ------
-    FormatError, InvalidArgumentError, MissingDependencyError
-    UnsupportedError
-        The collection has another metric, or several vectors for each point.
     """
     try:
         from qdrant_client import QdrantClient

@@ -1,11 +1,10 @@
 """An open index: search it, look into it, close it."""
 
+from velo.index.folder import BUDGETED, device_dict, verify_folder
 from velo.index.from_vectors import build
 from velo.index.index import Index
-from velo.index.info import BUDGETED, device_dict
 from velo.index.open import UNKNOWN_COLUMNS, create_index, open_index, open_path
 from velo.index.sharded import ShardedIndex
-from velo.index.verify import verify_folder
 
 __all__ = [
     "BUDGETED",

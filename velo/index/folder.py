@@ -1,26 +1,31 @@
-"""An open index folder: its segments, its log, and for a writer its compaction."""
+"""An open index folder: its segments and log, its description, and the verification of its files."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
+from velo import _native
 from velo.compaction.compactor import Compactor
 from velo.errors import UnsupportedError, VeloError
-from velo.folder.consistent import ATTEMPTS, read_consistently
 from velo.folder.exchange import change_metadata
-from velo.folder.live import SEGMENT_FIRST
+from velo.folder.ids import Ids
+from velo.folder.manifest import SEGMENT_FIRST, check_is_folder, is_live, read_manifest
+from velo.folder.metadata import open_metadata
 from velo.folder.opened import OpenedFolder
-from velo.fulltext.opening import make_words, settle_words
+from velo.folder.replace import ATTEMPTS, read_consistently
+from velo.fulltext.opening import check_words, make_words, settle_words
+from velo.options import IO_CODES, METRIC_CODES, PLAN_CODES, folder_path
 from velo.segments.data import MOVED, LiveData
-from velo.segments.segment import OpenOptions, Segment
+from velo.segments.rows import ROW
+from velo.segments.segment import OpenOptions, Segment, lock_segment, unlock_segment
 from velo.segments.view import View
-from velo.types import DurabilityName
-
-__all__ = ["OpenFolder", "begin_with", "close_all"]
+from velo.types import DurabilityName, PathLike
 
 
 class OpenSegment(Protocol):
@@ -35,21 +40,8 @@ _Segment = TypeVar("_Segment", bound=OpenSegment)
 class OpenFolder:
     """One index folder, open to read or to write.
 
-    Parameters
-    ----------
-    opened : OpenedFolder
-    live : LiveData
-        Closed if this raises.
-    how : OpenOptions
-    any_segment : callable
-        An open part of the same index or collection, or None: all of them are searched by the same workers.
-
-    Attributes
-    ----------
-    live : LiveData
-    upkeep : Upkeep or None
-        None: the folder is open to read.
-    version : int
+    `any_segment`: An open part of the same index or collection, or None: all of them are searched by the
+      same workers.
     """
 
     def __init__(
@@ -109,7 +101,6 @@ class OpenFolder:
 
     @property
     def segment(self) -> Segment | None:
-        """Any open segment."""
         return next(iter(self.live.opened), None)
 
     def view(self) -> View:
@@ -117,18 +108,7 @@ class OpenFolder:
         return self.live.view()
 
     def refresh(self) -> bool:
-        """See the writes of another process.
-
-        Returns
-        -------
-        bool
-            Whether there were any.
-
-        Raises
-        ------
-        UnsupportedError
-            Another index has replaced this one.
-        """
+        """See the writes of another process."""
         with self._refreshing:
             live = self.live
             before = live.info()
@@ -148,19 +128,13 @@ class OpenFolder:
         return [] if schema is None else list(schema.names)
 
     def _begin_again(self) -> None:
-        """Read the folder anew; open segments that it still has stay open."""
+        """Read the folder again; segments that it still has stay open."""
         known = {(one.name, one.uuid): one for one in self.live.opened}
         # The former live data is closed when no view refers to it any more.
         self.live = self._begin(LiveData(self.opened), known, None)
 
     def change_metadata(self, table: object, **how: object) -> None:
-        """Exchange the metadata of a folder that is as it was built.
-
-        Raises
-        ------
-        UnsupportedError
-            The folder was written to, or is open to write.
-        """
+        """Exchange the metadata of a folder that is as it was built."""
         if not self.is_built:
             raise UnsupportedError(
                 f"{self.opened.path} is open to write, or rows were written to it: its metadata cannot be "
@@ -198,19 +172,10 @@ def begin_with(
     A writer may replace segments between the look at the root and at them. Then the root is read again. A
     segment that is open is locked, so the writer leaves it in place, and it is not opened twice.
 
-    Parameters
-    ----------
-    live : LiveData
-        Closed where this raises.
-    open_segment : callable
-        Takes the folder, name and uuid of a segment, the rows of all segments where there are several, and a
-        segment that is open.
-    kept : frozenset of int
-        The ``id`` of each segment that is not closed here.
-    is_writer : bool
-        Nobody else changes the folder.
-    unknown_is_missing : bool
-        As :class:`velo.segments.segment.OpenOptions` has it.
+    `live`: Closed where this raises.
+    `open_segment`: Takes the folder, name and uuid of a segment, the rows of all segments where there are
+      several, and a segment that is open.
+    `kept`: The ``id`` of each segment that is not closed here.
     """
     opened: dict[tuple[str, str], _Segment] = {}
     try:
@@ -256,3 +221,206 @@ def close_all(segments: Sequence[OpenSegment], live: LiveData) -> None:
         stack.callback(live.close)
         for segment in segments:
             stack.callback(segment.close)
+
+
+_PLANS: Final = {code: name for name, code in PLAN_CODES.items()}
+_IO_NAMES: Final = {code: name for name, code in IO_CODES.items()}
+_METRICS: Final = {code: name for name, code in METRIC_CODES.items()}
+
+#: The kinds of memory that an index's budget bounds.
+BUDGETED: Final = ("codes", "links", "cache", "pages")
+
+
+def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
+    """The result of :meth:`velo.Index.info` for one folder."""
+    segments = view.segments
+    infos = [segment.info() for segment in segments]
+    # Where segments differ the largest is described.
+    info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
+    is_built = folder.is_built
+    memory = {
+        "codes": sum(int(one.memory_codes_bytes) for one in infos),
+        "links": sum(int(one.memory_links_bytes) for one in infos),
+        "cache": sum(int(one.memory_cache_bytes) for one in infos),
+        "pages": sum(int(one.memory_pages_bytes) for one in infos),
+        "workers": sum(int(one.memory_workers_bytes) for one in infos),
+        "filters": view.filters.memory_bytes,
+        "words": sum(segment.words_bytes for segment in segments)
+        + sum(one.words_bytes for one in view.delta),
+    }
+    if not is_built:
+        memory["live"] = folder.live.memory_bytes
+    within = sum(memory[name] for name in BUDGETED)
+    path = folder.opened.path
+    return {
+        "path": str(path),
+        "uuid": _native.text(info.uuid),
+        "n": view.n,
+        "dim": view.shape.dim,
+        "metric": _METRICS[int(folder.live.info().metric)],
+        "dtype": str(view.shape.dtype),
+        "ids": view.ids.kind,
+        "columns": [] if view.metadata is None else list(view.metadata.column_names),
+        "column_bytes": {} if view.metadata is None else view.metadata.bytes_by_column,
+        "memory_bits": int(info.memory_bits),
+        "record_bits": int(info.record_bits),
+        "degree": int(info.degree),
+        "links_built": int(info.links_built),
+        "links_kept": int(info.links_kept),
+        "page_size": int(info.page_size),
+        "page_count": sum(int(one.page_count) for one in infos),
+        "records_per_page": float(info.records_per_page),
+        "page_links": bool(info.page_links),
+        "page_codes": bool(info.page_codes),
+        "page_codes_kept": int(info.page_codes_kept),
+        "edges_per_vertex": float(info.edges_per_vertex),
+        "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
+        "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",
+        "threads": int(info.threads),
+        "queries_in_flight": int(info.queries_in_flight),
+        "stores_vectors": all(segment.stores_vectors for segment in segments),
+        "memory_bytes": memory,
+        "memory_bytes_total": sum(memory.values()),
+        "memory_within_budget_bytes": within,
+        "memory_beside_budget_bytes": sum(memory.values()) - within,
+        "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
+        "cache_refused": any(one.cache_refused for one in infos),
+        "disk_bytes": _disk_bytes(folder.opened.at),
+        "live": None if is_built else _live_info(folder, view),
+        "device": device_dict(info.device),
+    }
+
+
+def _live_info(folder: OpenFolder, view: View) -> dict[str, Any]:
+    """The changes since the folder was built."""
+    live, compactor = folder.live, folder.compactor
+    info = live.info()
+    dead = [
+        0 if alive.rows is None else segment.n - alive.rows.count()
+        for segment, alive in zip(view.segments, view.alive, strict=True)
+    ]
+    segments = [
+        {
+            "path": segment.name or SEGMENT_FIRST,
+            "n": segment.n,
+            "dead": of_segment,
+            "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
+        }
+        for segment, of_segment in zip(view.segments, dead, strict=True)
+    ]
+    return {
+        "writable": bool(info.is_writable),
+        "durability": live.durability,
+        "numbered": live.shape().id_kind == ROW,
+        "sequence": int(info.sequence),
+        "dead": sum(dead) + view.native.delta_dead,
+        "parts": segments,
+        "delta": {
+            "n": view.native.delta_rows,
+            "dead": view.native.delta_dead,
+            "bytes": int(info.delta_bytes),
+            "bytes_max": int(info.delta_bytes_max),
+        },
+        "pressure": min(1.0, int(info.delta_bytes) / max(1, int(info.delta_bytes_max))),
+        "upkeep_failure": None if compactor is None or compactor.failure is None else str(compactor.failure),
+        "log_bytes": int(info.log_bytes),
+        "log_durable_bytes": int(info.log_synced_bytes),
+    }
+
+
+def _disk_bytes(folder: Path) -> dict[str, int]:
+    """Of each file; one that a build or a merge takes away meanwhile does not count."""
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            entry = Path(parent, name)
+            with contextlib.suppress(FileNotFoundError):
+                found[str(entry.relative_to(folder))] = entry.stat().st_size
+    return found
+
+
+def device_dict(device: Any) -> Mapping[str, Any]:
+    """A ``velo_device_info`` as a dict."""
+    return {
+        "name": _native.text(device.name),
+        "io": _IO_NAMES.get(device.io, "unknown"),
+        "direct": bool(device.direct),
+        "queue_depth": int(device.queue_depth),
+        "uring_errno": int(device.uring_errno),
+        "direct_errno": int(device.direct_errno),
+        "reason": _native.text(device.reason),
+        "advice": _native.text(device.advice),
+    }
+
+
+def verify_folder(path: PathLike) -> int:
+    """Read every file of an index whole and check every checksum, page and link.
+
+    Parameters
+    ----------
+    path : path
+        The folder of the index.
+
+    Returns
+    -------
+    int
+        How many pages were checked.
+
+    Raises
+    ------
+    CorruptIndexError
+        A file is damaged. The message names it, and the page.
+
+    Examples
+    --------
+    >>> velo.verify("shop.velo") > 0
+    True
+    """
+    folder = folder_path(path)
+    return read_consistently(folder, partial(_verify, folder))
+
+
+def _verify(folder: Path) -> int:
+    check_is_folder(folder)
+    pages = _native.ffi.new("uint64_t *")
+    _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
+    # What the library does not read: ids and metadata.
+    opened = OpenedFolder(folder)
+    if not is_live(opened.at):
+        _CheckedSegment(opened.at)
+        return int(pages[0])
+    live, segments = begin_with(LiveData(opened), _check_segment)
+    try:
+        # The sums of the log say that its rows were written, not that they are sound.
+        live.check_delta()
+    finally:
+        close_all(segments, live)
+    return int(pages[0])
+
+
+class _CheckedSegment:
+    """Ids and metadata of a segment, read whole."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.name = name
+        self._lock = [lock_segment(folder)] if name else []
+        try:
+            manifest = read_manifest(folder)
+            self.n = manifest.row_count
+            self.ids = Ids(folder, self.n, manifest.first_row)
+            self.ids.rows()
+            self.metadata = open_metadata(folder, self.n)
+            if self.metadata is not None:
+                _ = self.metadata.native_columns, self.metadata.statistics
+                check_words(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        unlock_segment(self._lock)
+
+
+def _check_segment(folder: Path, name: str, *_: object) -> _CheckedSegment:
+    return _CheckedSegment(folder, name)

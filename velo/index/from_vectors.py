@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from velo.building.build import build_shard, overall
-from velo.building.progress import progress_of
-from velo.building.queries import query_sample
-from velo.building.tables import check_order, parts_of
+from velo.building.tables import check_order, parts_of, progress_of, query_sample
 from velo.hints import hinted
 from velo.index.index import Index
 from velo.index.open import open_index
@@ -16,8 +14,6 @@ from velo.types import Memory, PathLike, ProgressCallback
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["build"]
 
 
 @hinted
@@ -68,7 +64,7 @@ def build(
         words, too.
     queries : array-like of shape (m, d), or path, optional
         Queries as users ask them, 60 or more, for `calibrate`. Without them rows stand for queries. That is
-        right where queries come from where the rows come from. Where they do not (users and items, questions
+        right if queries are distributed like rows. If they are not (users and items, questions
         and texts), ``recall=`` then means more or less than it says, at the cost of reads or of recall.
     metric : {"l2", "ip", "cosine"}
         How vectors are compared: by squared length, negated inner product, or 1 - cosine.

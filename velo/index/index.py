@@ -20,9 +20,7 @@ from velo.folder.ids import checked_ids
 from velo.folder.opened import shown
 from velo.folder.snapshot import snapshot
 from velo.hints import METHODS, hinted
-from velo.index.folder import OpenFolder
-from velo.index.info import index_info
-from velo.index.verify import verify_folder
+from velo.index.folder import OpenFolder, index_info, verify_folder
 from velo.index.writer import Writer
 from velo.options import (
     METRIC_CODES,
@@ -37,15 +35,8 @@ from velo.options import (
 from velo.results import Explanation, GroupedResult, RangeResult, SearchResult, Written
 from velo.search.composite import range_requests, result_of, search_requests
 from velo.search.each import Each, Ended
-from velo.search.hybrid import (
-    UNKNOWN_IDS,
-    candidate_requests,
-    check_beside,
-    hybrid_requests,
-    ranked_texts,
-)
-from velo.search.ranges import LIMIT_DEFAULT
-from velo.search.script import drive, drive_async
+from velo.search.hybrid import UNKNOWN_IDS, candidate_requests, check_beside, hybrid_requests, ranked_texts
+from velo.search.script import LIMIT_DEFAULT, drive, drive_async
 from velo.search.snapshot import Snapshot
 from velo.segments.added import NewColumns
 from velo.segments.lifetime import LifetimeGuard
@@ -56,8 +47,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from velo.index.shard_writer import ShardWriter
-
-__all__ = ["Index", "Resources", "SearchKeywords"]
 
 _METRICS: Final[dict[int, MetricName]] = {code: name for name, code in METRIC_CODES.items()}  # type: ignore[misc]
 #: Rows that :meth:`Index.rows` and :meth:`Index.sample` return at most.
@@ -82,13 +71,7 @@ class SearchKeywords(TypedDict, total=False):
 
 
 class Resources:
-    """The folders of an index, closed together: by :meth:`close`, or when no index refers to them any more.
-
-    Parameters
-    ----------
-    guard : LifetimeGuard
-    folders : sequence of OpenFolder
-    """
+    """The folders of an index, closed together by :meth:`close` or when no index refers to them any more."""
 
     def __init__(self, guard: LifetimeGuard, folders: Sequence[OpenFolder]) -> None:
         self.guard = guard
@@ -198,7 +181,7 @@ class Index:
         return self._last_seen().n
 
     def __len__(self) -> int:
-        """Rows that live."""
+        """Living rows."""
         return self._last_seen().live_count
 
     def _last_seen(self) -> Snapshot:
@@ -258,7 +241,7 @@ class Index:
             float32, float16, float64, uint8 or int8. A single query of shape (dim,) gives results of
             shape (k,). None with `text`: words alone are asked, and ``scores`` are those of BM25.
         k : int
-            Up to 2**24; what is asked beyond 4,096 comes in pages, each of which looks at the codes of all
+            Up to 2**24; more than 4,096 are searched in pages, each of which compares the codes of all
             rows. Fewer are found where fewer match: ids are padded with -1 (None), distances with infinity.
         filter : expression, dict, SQL text, mask or ids, or a list of nq of them, optional
             Restricts what may be found; see :mod:`velo.filters`. One for all queries, or one (or None) each.
@@ -485,7 +468,7 @@ class Index:
     ) -> RangeResult:
         """Find all vectors within a distance of each query.
 
-        The search asks for the nearest 16, then for four times as many, until one of them lies beyond the
+        The search asks for the nearest 16, then for four times as many, until one of them is beyond the
         radius. Distances are those that :meth:`search` reports. Without `exact` they are estimates: what lies
         within some percent of the radius may fall on either side. With it only what the search does not find
         is missed, as rarely as `recall` says.
@@ -500,7 +483,7 @@ class Index:
             As for :meth:`search`.
         limit : int
             Hits of a query at most, its nearest, up to 2**24; ``limited`` says where there may be more.
-            What is asked beyond 4,096 comes in pages, each of which looks at the codes of all rows.
+            More than 4,096 are searched in pages, each of which compares the codes of all rows.
         recall, list_size, exact, return_metadata, timeout_s, tuning :
             As for :meth:`search`; the time is that of all its searches.
 
@@ -561,7 +544,7 @@ class Index:
         exact: bool | None = None,
         tuning: SearchTuning | None = None,
     ) -> Explanation:
-        """Run one query and tell how it was answered: plan, hops, reads, bytes, time.
+        """Run one query and explain how it was answered: plan, hops, reads, bytes, time.
 
         Parameters
         ----------
@@ -710,7 +693,7 @@ class Index:
     ) -> pa.Table:
         """Return rows that pass a filter, page by page.
 
-        They come in the order of their ids. So pages fit together whatever is written and merged meanwhile.
+        Rows are ordered by id, so pages fit together whatever is written and merged meanwhile.
 
         Parameters
         ----------
@@ -795,7 +778,7 @@ class Index:
         ----------
         ids : array-like of shape (m,)
         decoded : bool
-            Of rows whose vectors are not stored, what their codes tell: nearly the vector, of ``cosine`` its
+            Decode vectors that are not stored from their codes: nearly the vector; for ``cosine`` its
             direction.
 
         Returns
@@ -832,11 +815,10 @@ class Index:
         column: str | None = None,
         ids_column: str | None = None,
     ) -> Written:
-        """Add rows; when this returns, every search that begins finds them.
+        """Add rows; searches that begin after this returns find them.
 
-        The call is atomic: all of its rows are there or none, for searches and after a crash. What is larger
-        than the memory for new rows becomes a segment at once, which takes as long as to build an index of
-        it.
+        The call is atomic, for searches and after a crash. A call larger than the memory for new rows becomes
+        a segment at once, which takes as long as building an index of it.
 
         Parameters
         ----------
@@ -845,7 +827,7 @@ class Index:
             :func:`velo.build` takes from memory: of Arrow, pandas or polars, or a dict a row, with a column
             of lists of numbers.
         ids : array-like of int or str, optional
-            One a row, none of which a row of the index has. An index that numbers its rows takes none.
+            One per row, none of them in use. An index that numbers its rows takes none.
         metadata : table of one row a vector, or True, optional
             As for :func:`velo.build`; the columns that the index has, all of them. True takes all other
             columns of the vectors' table.
@@ -853,8 +835,8 @@ class Index:
             A name for this call. A call with the name of one of the last 1,024 is not done again, so an
             insert whose answer got lost may be repeated.
         timeout_s : float, optional
-            How long to wait where memory for new rows is full and a segment is being made of them, or where
-            merges take the memory that a segment of these rows needs.
+            How long to wait while memory for new rows is full and being flushed, or while merges use the
+            memory that a segment of these rows needs.
         column : str, optional
             Which column of a table holds the vectors, where several could.
         ids_column : str, optional
@@ -942,8 +924,8 @@ class Index:
         """Change columns of rows, by id or of all that pass a filter.
 
         Their vectors and other columns stay as they are. The call is atomic, also against other writers: each
-        row is changed as it is at that moment. Inside its rows are read and written anew, so it costs what an
-        :meth:`upsert` of them does.
+        row is changed as it is at that moment. The rows are read and written again, so an update costs as
+        much as an :meth:`upsert`.
 
         Parameters
         ----------
@@ -967,10 +949,8 @@ class Index:
         ------
         InvalidArgumentError, UnknownColumnError, FilterError
             Also where the index has no columns, and where ids and a filter are given, or neither.
-        BudgetTooSmallError
-            The rows that change take more memory than new rows may: give fewer ids, or a narrower filter.
         VeloError
-            As for :meth:`insert`, but for :class:`DuplicateIdError`.
+            As for :meth:`insert`. BudgetTooSmallError: give fewer ids, or a narrower filter.
 
         Examples
         --------
@@ -990,8 +970,8 @@ class Index:
     def delete(self, ids: Any = None, *, filter: Any = None) -> Written:  # noqa: A002
         """Delete rows by id, or all that pass a filter.
 
-        The call is atomic: all of its rows are gone or none, for searches that begin and after a crash. When
-        it returns no search that begins finds them; searches under way may. :meth:`optimize` gives back the
+        The call is atomic: all of its rows are deleted or none, for new searches and after a crash. When it
+        returns, new searches do not find them; running ones may. :meth:`optimize` gives back the
         room of deleted rows.
 
         Parameters
@@ -1007,13 +987,10 @@ class Index:
 
         Raises
         ------
-        ReadOnlyError
-            The index was opened without ``writable=True``.
-        InvalidArgumentError
+        InvalidArgumentError, FilterError
             Both were given, or neither; ids of another kind.
-        FilterError, NoSpaceError
-        DeviceError
-            The write failed. Where a sync did, the index takes no further writes until it is opened again.
+        VeloError
+            As for :meth:`insert`.
 
         Examples
         --------
@@ -1029,7 +1006,7 @@ class Index:
     def flush(self) -> None:
         """Make a segment, an index of the ordinary format, of all rows that no segment holds, and sync.
 
-        Searches then walk a graph over them instead of looking at all, and their memory is free for others.
+        Searches then traverse a graph instead of measuring all of them, and their memory is free.
         It takes as long as to build an index of these rows; others write and search meanwhile.
 
         Raises
@@ -1115,8 +1092,8 @@ class Index:
         """Add columns to the metadata, also of an index that was written to.
 
         The change is atomic: a process killed meanwhile leaves all of them or none. Rows that are there get
-        one value, or are missing in the column; no file of theirs is written anew. Rows that come from then
-        on bring the new columns like all others.
+        one value, or are missing in the column; none of their files is rewritten. Rows written from then
+        on have the new columns, too.
 
         Parameters
         ----------
@@ -1136,15 +1113,11 @@ class Index:
         InvalidArgumentError
             A name that is empty, twice, or there already; a type that cannot be stored; a column without
             nulls and without a value.
-        ReadOnlyError
-            Rows were written to the index, and it was opened without ``writable=True``.
         UnsupportedError
             A table for an index that is open to write or was written to: add its columns, then
             :meth:`update`.
-        NoSpaceError, DeviceError
-            As for :meth:`insert`.
-        UnknownColumnError, UnknownIdError, DuplicateIdError, BusyError
-            Of a table.
+        VeloError
+            As for :meth:`insert`, and for a table as for :meth:`set_metadata`.
 
         Examples
         --------
@@ -1267,7 +1240,7 @@ class Index:
             return index_info(self._folders[0], self._snapshot().views[0])
 
     def close(self) -> None:
-        """Stop the workers and give memory and files back; twice is once. Searches under way end first.
+        """Stop the workers and release memory and files, after running searches; further calls do nothing.
 
         Interrupted, it can be called again. In a forked child this does nothing: the index is its parent's.
         """

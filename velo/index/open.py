@@ -13,20 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from velo import _native
-from velo.errors import (
-    BusyError,
-    IndexExistsError,
-    InvalidArgumentError,
-    NotAnIndexError,
-    VeloError,
-)
-from velo.folder.consistent import read_consistently
-from velo.folder.live import data_folders
-from velo.folder.manifest import COLLECTION_FILE
+from velo import _native, options
+from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
+from velo.folder.manifest import COLLECTION_FILE, check_is_folder, check_is_no_file, data_folders
 from velo.folder.opened import OpenedFolder
-from velo.folder.paths import check_is_folder, check_is_no_file
-from velo.folder.replace import os_failure
+from velo.folder.replace import os_failure, read_consistently
 from velo.folder.shards import check_shard, shards_of
 from velo.folder.text_column import with_text_column
 from velo.hints import hinted
@@ -34,15 +25,6 @@ from velo.index.folder import OpenFolder
 from velo.index.index import Index, Resources
 from velo.index.sharded import ShardedIndex
 from velo.index.writer import Writer
-from velo.options import (
-    DTYPE_CODES,
-    METRIC_CODES,
-    OpenTuning,
-    code_of,
-    folder_path,
-    memory_bytes,
-    whole_number,
-)
 from velo.segments.columns import check_schema, schema_text
 from velo.segments.data import DURABILITY_CODES, LiveData
 from velo.segments.lifetime import LifetimeGuard
@@ -51,8 +33,6 @@ from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, Pla
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["UNKNOWN_COLUMNS", "OpenKeywords", "create_index", "open_index", "open_path"]
 
 #: What a filter means by a column that there is not.
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
@@ -70,7 +50,7 @@ class OpenKeywords(TypedDict, total=False):
     threads: int | None
     io: IoName
     plan: PlanName
-    tuning: OpenTuning | None
+    tuning: options.OpenTuning | None
     unknown_columns: UnknownColumns
     writable: bool
     durability: DurabilityName
@@ -79,7 +59,7 @@ class OpenKeywords(TypedDict, total=False):
 
 def open_index(path: PathLike, **how: Unpack[OpenKeywords]) -> Index:
     """Open one index, and refuse a collection of shards; :func:`velo.open` documents the options."""
-    folder = folder_path(path)
+    folder = options.folder_path(path)
     if (folder / COLLECTION_FILE).is_file():
         raise NotAnIndexError(f"{folder} is a collection of shards, not one index", argument="path")
     return open_path(folder, **how)
@@ -117,7 +97,7 @@ def open_path(
     threads: int | None = None,
     io: IoName = "auto",
     plan: PlanName = "auto",
-    tuning: OpenTuning | None = None,
+    tuning: options.OpenTuning | None = None,
     unknown_columns: UnknownColumns = "error",
     writable: bool = False,
     durability: DurabilityName = "sync",
@@ -179,10 +159,10 @@ def open_path(
     >>> with velo.open("shop.velo", memory="50%") as index:
     ...     ids, distances = index.search(query, k=3)
     """
-    folder = folder_path(path)
-    code_of(DURABILITY_CODES, durability, "durability")
+    folder = options.folder_path(path)
+    options.code_of(DURABILITY_CODES, durability, "durability")
     if merge_memory is not None:
-        memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
+        options.memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")
     how = OpenOptions(
         memory=memory,
         merge_memory=merge_memory,
@@ -190,7 +170,7 @@ def open_path(
         io=io,
         plan=plan,
         tuning=tuning,
-        unknown_is_missing=bool(code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
+        unknown_is_missing=bool(options.code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
     )
     how.native()  # refused before anything is opened
     reopen = partial(
@@ -216,7 +196,7 @@ def _open_shards(
     entries = shards_of(folder)
     total, dim = sum(entry.rows for entry in entries), entries[0].dim
     memory, merge_memory = (
-        None if given is None else memory_bytes(given, total, dim, name)
+        None if given is None else options.memory_bytes(given, total, dim, name)
         for name, given in (("memory", how.memory), ("merge_memory", how.merge_memory))
     )
     folders: list[OpenFolder] = []
@@ -296,11 +276,14 @@ def create_index(
         Among others a column of a type that cannot be stored.
     NoSpaceError, PermissionDeniedError
     """
-    folder = folder_path(path)
-    codes = (code_of(METRIC_CODES, metric, "metric"), code_of(DTYPE_CODES, dtype, "dtype"))
-    code_of(DURABILITY_CODES, durability, "durability")
-    code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")
-    whole_number(dim, "dim", 1, 8192)
+    folder = options.folder_path(path)
+    codes = (
+        options.code_of(options.METRIC_CODES, metric, "metric"),
+        options.code_of(options.DTYPE_CODES, dtype, "dtype"),
+    )
+    options.code_of(DURABILITY_CODES, durability, "durability")
+    options.code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")
+    options.whole_number(dim, "dim", 1, 8192)
     OpenOptions(memory=memory, threads=threads).native()
     schema = None
     if metadata is not None:
@@ -350,7 +333,7 @@ def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenO
     folder, memory = opened.at, how.memory
     delta_bytes = 0
     if memory is not None and durability is not None:
-        whole = memory_bytes(
+        whole = options.memory_bytes(
             memory, *shape_in_manifest(data_folders(folder)[0] if data_folders(folder) else folder)
         )
         delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from velo.errors import DuplicateIdError, VeloError
-from velo.filters.arguments import of_rows
-from velo.filters.arrays import arrow_of
+from velo.filters.arrow_values import arrow_of
+from velo.filters.compiler import of_rows
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.shards import homes
@@ -36,8 +36,6 @@ from velo.segments.rows import (
 )
 from velo.types import AnyArray
 
-__all__ = ["ShardWriter"]
-
 Answer = TypeVar("Answer")
 
 
@@ -45,15 +43,6 @@ class ShardWriter:
     """The writes of :class:`velo.ShardedIndex`, one after another; shards write at the same time.
 
     A write is atomic within each shard. Everything that can be refused is refused before any shard writes.
-
-    Parameters
-    ----------
-    folders : sequence of OpenFolder
-        The shards, open to write.
-    names : sequence of str
-        The names of their folders.
-    guard : LifetimeGuard
-        The collection's.
     """
 
     def __init__(self, folders: Sequence[OpenFolder], names: Sequence[str], guard: LifetimeGuard) -> None:
@@ -165,13 +154,7 @@ class ShardWriter:
         return replace(done, missing=missing)
 
     def _write(self, places: Sequence[int], write: Callable[[int], Written]) -> list[Written]:
-        """Write to several shards at the same time.
-
-        Raises
-        ------
-        VeloError
-            One failed. The message names the shards that did write.
-        """
+        """Write to several shards at the same time."""
         if not places:
             return []
         with ThreadPoolExecutor(len(places)) as pool:

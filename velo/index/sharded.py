@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 
 from velo.errors import UnknownIdError
-from velo.filters.arrays import arrow_of
+from velo.filters.arrow_values import arrow_of
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.opened import shown
 from velo.folder.snapshot import snapshot
-from velo.index.folder import OpenFolder
+from velo.index.folder import OpenFolder, index_info
 from velo.index.index import Index, Resources
-from velo.index.info import index_info
 from velo.index.shard_writer import ShardWriter
 from velo.options import folder_path
 from velo.types import PathLike
-
-__all__ = ["ShardedIndex"]
 
 
 class ShardedIndex(Index):
@@ -119,7 +116,6 @@ class ShardedIndex(Index):
                 snapshot(self.path, folder_path(path), self._names)
 
     def _change_metadata(self, table: Any, **how: Any) -> None:
-        """Give each shard the rows of a table that are its own."""
         at = self._snapshot()
         name = how.get("ids_column")
         given = given_metadata(table, at.n).table()

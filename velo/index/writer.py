@@ -1,34 +1,139 @@
-"""Writes to one folder: rows that come, change and go, and the compaction of segments."""
+"""Writes to one folder: inserts, updates and deletions, and the compaction of segments."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.compaction.compactor import Compactor
-from velo.compaction.large_rows import LargeRows
-from velo.errors import (
-    BudgetTooSmallError,
-    BusyError,
-    DuplicateIdError,
-    InvalidArgumentError,
-    UnknownIdError,
-)
+from velo.compaction.sources import LargeRows
+from velo.errors import BudgetTooSmallError, BusyError, DuplicateIdError, InvalidArgumentError, UnknownIdError
+from velo.filters.arrow_values import arrow_of, texts_of
 from velo.folder.ids import checked_ids
 from velo.fulltext.opening import settle_words
 from velo.index.folder import OpenFolder
-from velo.index.updates import Update, UpdateOfIds, UpdateWhere
+from velo.options import METRIC_CODES
 from velo.results import Written
 from velo.segments.added import NewColumns
+from velo.segments.columns import given_columns
 from velo.segments.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE
-from velo.segments.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors
+from velo.segments.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors, last_of_each
+from velo.segments.view import View
+from velo.types import AnyArray
 
-__all__ = ["Writer", "distinct_count", "seconds"]
+
+class Found(NamedTuple):
+    """The rows of a view that an update changes.
+
+    `values`: Of each the row of the update's table that has its new values.
+    """
+
+    vertices: AnyArray
+    ids: Any
+    values: AnyArray
+
+    def none(self) -> Found:
+        return Found(self.vertices[:0], self.ids[:0], self.values[:0])
+
+
+class Update(ABC):
+    """New values for some rows, checked before anything is written.
+
+    `count`: Distinct ids that were given; None: none were.
+    """
+
+    argument: str
+    count: int | None
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    @abstractmethod
+    def find(self, view: View) -> Found:
+        """The rows of a view that change."""
+
+    def rows(self, view: View, found: Found, request: str | None) -> NewRows:
+        """The new rows; vectors that no segment stores are decoded from their codes."""
+        table = view.metadata.rows(found.vertices)
+        values: Any = arrow_of(found.values)
+        for name in self._table.column_names:
+            table = table.set_column(
+                table.schema.get_field_index(name),
+                self._table.schema.field(name),
+                self._table.column(name).take(values),
+            )
+        vectors = view.vectors(found.vertices, decoded=True)
+        if view.shape.dtype.kind in "iu":
+            _lengthen(vectors, view, found.vertices)
+        return NewRows(
+            view.shape,
+            vectors.astype(view.shape.dtype),
+            found.ids,
+            table,
+            request,
+            upsert=True,
+            is_distinct=True,
+        )
+
+
+def _lengthen(vectors: AnyArray, view: View, vertices: AnyArray) -> None:
+    """Scale directions decoded from cosine codes to integers."""
+    segments = view.places(vertices)[0]
+    limits = np.iinfo(view.shape.dtype)
+    for number, segment in enumerate(view.segments):
+        if segment.stores_vectors or segment.metric != METRIC_CODES["cosine"]:
+            continue
+        inside = np.flatnonzero(segments == number)
+        rows = vectors[inside]
+        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+        scaled = rows * (limits.max / np.where(largest > 0, largest, 1))
+        vectors[inside] = np.clip(np.rint(scaled), limits.min, limits.max)
+
+
+class UpdateOfIds(Update):
+    """New values for some ids; of a repeated id the last row counts."""
+
+    argument = "ids"
+
+    def __init__(self, ids: Any, metadata: Any, schema: Any) -> None:
+        table = given_columns(metadata, schema, len(ids), some=True)
+        last = last_of_each(ids)
+        super().__init__(table.take(arrow_of(last)))
+        self._ids = ids[last] if isinstance(ids, np.ndarray) else ids.take(arrow_of(last))
+        self.count = len(last)
+
+    def find(self, view: View) -> Found:
+        found = view.ids.find(self._ids)
+        places = np.flatnonzero(found >= 0)
+        places = places[view.are_alive(found[places])]
+        rows: Any = arrow_of(places)
+        ids = self._ids[places] if isinstance(self._ids, np.ndarray) else self._ids.take(rows)
+        return Found(found[places], ids, places)
+
+
+class UpdateWhere(Update):
+    """New values for all rows that pass a filter."""
+
+    argument = "filter"
+    count = None
+
+    def __init__(self, condition: Any, metadata: Any, schema: Any) -> None:
+        super().__init__(given_columns(metadata, schema, 1, some=True))
+        self._condition = condition
+
+    def find(self, view: View) -> Found:
+        vertices = view.passing(self._condition)
+        ids: Any = view.ids.of(vertices)
+        if ids.dtype == object:
+            ids = texts_of(ids)
+        return Found(vertices, ids, np.zeros(len(vertices), np.int64))
+
 
 #: How full the delta is when a segment is made of it, while further rows still have room.
 _FLUSH_AT: Final = 0.5
@@ -37,13 +142,7 @@ _STALE_MAX: Final = 3
 
 
 class Writer:
-    """The writes of :class:`velo.Index` to one folder. Threads may call all methods at once.
-
-    Parameters
-    ----------
-    folder : OpenFolder
-        Open to write.
-    """
+    """The writes of :class:`velo.Index` to one folder. Threads may call all methods at once."""
 
     def __init__(self, folder: OpenFolder) -> None:
         assert folder.compactor is not None
@@ -233,7 +332,7 @@ def distinct_count(column: Any) -> int:
 
 
 def _check_kind(column: Any, kind: int) -> None:
-    """Refuse ids of another kind; none at all are of any kind, and without rows any kind may come."""
+    """Refuse ids of another kind; an empty list, or an index without rows, has no kind."""
     if len(column) and kind >= 0 and isinstance(column, np.ndarray) == (kind == STRINGS):
         wanted = "strings" if kind == STRINGS else "whole numbers"
         raise InvalidArgumentError(f"ids: the ids of this index are {wanted}", argument="ids")

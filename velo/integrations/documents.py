@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 import velo
-from velo.errors import (
-    DimensionMismatchError,
-    DtypeError,
-    FilterError,
-    InvalidArgumentError,
-    NotAnIndexError,
-    NotFiniteError,
-    UnknownIdError,
-)
+from velo import errors
 from velo.filters import And, Compare, Expr
 from velo.filters.compiler import read_condition
 from velo.integrations.conditions import of_fields
 from velo.integrations.values import OWN, Columns, decoded, encoded, values_of
 
-__all__ = ["EMBEDDED", "OF_SEARCH", "TEXT", "Document", "Documents", "Found", "most_diverse"]
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def awaited(
+    method: Callable[Concatenate[Any, P], R], name: str | None = None
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The method in a thread, so that it does not block the event loop; `name` or ``_async`` names it."""
+    blocking = method.__name__
+
+    @functools.wraps(method)
+    async def asked(store: Any, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        answer: R = await asyncio.to_thread(getattr(store, blocking), *arguments, **keywords)
+        return answer
+
+    asked.__name__ = name or f"{blocking}_async"
+    asked.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{asked.__name__}"
+    return documented_by(method)(asked)
+
+
+def documented_by(blocking: Any) -> Callable[[Function], Function]:
+    """Give an asynchronous method the docstring of its blocking form."""
+    head, _, rest = (blocking.__doc__ or "").partition("\n")
+    text = f"{head.rstrip('.')}, without blocking the event loop; as ``{blocking.__name__}``.\n{rest}"
+
+    def documented(function: Function) -> Function:
+        function.__doc__ = text
+        return function
+
+    return documented
+
 
 #: The column of the documents' texts, and that of everything else which they bring along.
 TEXT: Final = f"{OWN}text"
@@ -70,20 +95,8 @@ class Found:
 class Documents:
     """Documents in the index at a path, which is made when the first of them are written.
 
-    Parameters
-    ----------
-    index : velo.Index or None
-        An index that is open already, instead of `path`.
-    dim : int or None
-        Of a new index; None: that of the first vectors.
-    metric : str
-        Of a new index.
-    filterable : sequence of str or None
-        The fields that filters may use; None: all.
-    dates_in_texts : bool
-        Whether texts that are dates can be compared as such.
-    options : mapping
-        Further options of :func:`velo.open`.
+    `filterable`: The fields that filters may use; None: all.
+    `dates_in_texts`: Whether texts that are dates can be compared as such.
     """
 
     def __init__(
@@ -99,9 +112,11 @@ class Documents:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if (path is None) == (index is None):
-            raise InvalidArgumentError("a path or an open index is needed, and one of them", argument="path")
+            raise errors.InvalidArgumentError(
+                "a path or an open index is needed, and one of them", argument="path"
+            )
         if isinstance(filterable, str):
-            raise InvalidArgumentError("filterable is a list of fields", argument="filterable")
+            raise errors.InvalidArgumentError("filterable is a list of fields", argument="filterable")
         self._path = path
         self._dim = dim
         self._metric = metric
@@ -116,7 +131,7 @@ class Documents:
         if index is None:
             try:
                 self._index = velo.open(path, writable=writable, **self._options)
-            except NotAnIndexError:
+            except errors.NotAnIndexError:
                 if not writable or not _is_free(path):
                     raise
         if self._index is not None:
@@ -127,11 +142,11 @@ class Documents:
     def _check(self, index: velo.Index) -> None:
         columns = index.schema
         if len(index) and TEXT not in columns.names:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"{index.path} was not written by an integration: it has no column {TEXT!r}", argument="path"
             )
         if self._dim is not None and self._dim != index.dim:
-            raise DimensionMismatchError(
+            raise errors.DimensionMismatchError(
                 f"vectors of {self._dim} dimensions are asked for, and {index.path} has {index.dim}",
                 argument="dim",
             )
@@ -154,7 +169,6 @@ class Documents:
 
     @property
     def metric(self) -> str:
-        """The metric of the index."""
         return str(self._metric) if self._index is None else self._index.metric
 
     def columns(self) -> Columns:
@@ -165,17 +179,10 @@ class Documents:
             known = self._known = schema, Columns(_of_fields(schema), self._filterable)
         return known[1]
 
-    # ---- documents that come and go
+    # ---- writes
 
     def write(self, documents: Sequence[Document], *, upsert: bool = True) -> None:
-        """Add documents, all or none; of several with one id the last counts.
-
-        Raises
-        ------
-        DuplicateIdError
-            Without `upsert`: an id that exists, or comes twice.
-        VeloError
-        """
+        """Add documents, all or none; of several with one id the last counts."""
         if not documents:
             return
         vectors, are_embedded = self._vectors(documents)
@@ -240,22 +247,22 @@ class Documents:
             try:
                 row = np.asarray(one.vector, np.float32)
             except (TypeError, ValueError) as error:
-                raise DtypeError(
+                raise errors.DtypeError(
                     f"the embedding of {one.id!r} is not a list of numbers: {error}", argument="vectors"
                 ) from error
             dim = len(row) if dim is None and row.ndim == 1 else dim
             if row.shape != (dim,):
-                raise DimensionMismatchError(
+                raise errors.DimensionMismatchError(
                     f"the embedding of {one.id!r} has shape {row.shape}, and {dim} numbers are expected",
                     argument="vectors",
                 )
             if not np.isfinite(row).all():
-                raise NotFiniteError(
+                raise errors.NotFiniteError(
                     f"the embedding of {one.id!r} holds NaN or an infinity", argument="vectors"
                 )
             rows.append(row)
         if dim is None:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "none of the documents has an embedding, so the number of dimensions is unknown: "
                 "give it, or embed them first",
                 argument="dim",
@@ -275,7 +282,7 @@ class Documents:
         wanted = list(dict.fromkeys(key for one in fields for key in one))
         added = columns.missing(wanted)
         if len(added) and len(columns.schema) + len(added) > _COLUMNS_MAX:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"metadata: the fields of the documents make more than {_COLUMNS_MAX} columns: say which of "
                 f"them filters ask for (filterable=[…]); the first too many is {added.names[-1]!r}",
                 argument="metadata",
@@ -286,7 +293,7 @@ class Documents:
             index.add_columns({EMBEDDED: True})
         return index.schema
 
-    # ---- looks
+    # ---- lookups
 
     def count(self, condition: Any = None) -> int:
         """Documents, or those that pass a filter over columns."""
@@ -406,14 +413,14 @@ class Documents:
         for _ in range(_ATTEMPTS):
             try:
                 return there, self._index.get_vectors(ids.filter(pa.array(there)))
-            except UnknownIdError:  # deleted since they were read
+            except errors.UnknownIdError:  # deleted since they were read
                 there = np.asarray(self._index.contains(ids))
                 if not there.any():
                     return there, []
-        raise UnknownIdError("documents are deleted all the time: try again", argument="ids")
+        raise errors.UnknownIdError("documents are deleted all the time: try again", argument="ids")
 
     def close(self) -> None:
-        """Close the index; twice is once."""
+        """Close the index; further calls do nothing."""
         with self.writing:
             if self._index is not None:
                 self._index.close()
@@ -426,7 +433,7 @@ def most_diverse(query: Any, vectors: Any, k: int, share: float) -> list[int]:
     Similarity is the cosine.
     """
     if not 0 <= share <= 1:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"lambda_mult must be between 0 and 1, not {share!r}", argument="lambda_mult"
         )
     unit = _unit(np.asarray(vectors, np.float64))
@@ -452,12 +459,12 @@ def _query(vector: Any) -> Any:
     try:
         return np.asarray(vector, np.float32)
     except (TypeError, ValueError) as error:
-        raise DtypeError(f"the query is not a list of numbers: {error}", argument="queries") from error
+        raise errors.DtypeError(f"the query is not a list of numbers: {error}", argument="queries") from error
 
 
 def _id(given: Any) -> str:
     if not isinstance(given, str) or not given:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"an id is a text of one character at least, not {given!r:.80}", argument="ids"
         )
     return given
@@ -466,7 +473,7 @@ def _id(given: Any) -> str:
 def _text(document: Document) -> str | None:
     if document.text is not None and not isinstance(document.text, str):
         kind = type(document.text).__name__
-        raise InvalidArgumentError(f"the text of {document.id!r} is a {kind}", argument="texts")
+        raise errors.InvalidArgumentError(f"the text of {document.id!r} is a {kind}", argument="texts")
     return document.text
 
 
@@ -491,11 +498,11 @@ def _expression(given: Any) -> Expr:
     if isinstance(condition, Expr):
         return condition
     if callable(given):
-        raise FilterError(
+        raise errors.FilterError(
             "filter: an index asks no function: give a dict, an expression of velo.col or SQL",
             argument="filter",
         )
-    raise FilterError(
+    raise errors.FilterError(
         f"filter: a dict, an expression of velo.col or SQL is expected, not a {type(given).__name__}",
         argument="filter",
     )

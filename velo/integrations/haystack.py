@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import velo
 from velo.errors import DuplicateIdError, MissingDependencyError, VeloError
 from velo.errors import FilterError as VeloFilterError
-from velo.integrations.awaited import awaited, documented_by
-from velo.integrations.documents import KEPT, Documents, Found
+from velo.integrations.documents import KEPT, Documents, Found, awaited, documented_by
 from velo.integrations.documents import Document as Written
 from velo.integrations.values import decoded
 from velo.types import FusionName, MetricName, PathLike
@@ -58,7 +57,7 @@ def _errors() -> Iterator[None]:
 
 
 class VeloDocumentStore:
-    """A document store in a folder, opened by its first call and made by the first documents that come.
+    """A document store in a folder, opened by its first call and created with the first documents.
 
     Documents come back as they were written, embeddings in float32. Those without an embedding are kept and
     filtered like all others, and no retriever finds them. The index answers filters; none is evaluated in
@@ -168,7 +167,7 @@ class VeloDocumentStore:
         store: VeloDocumentStore = default_from_dict(cls, data)
         return store
 
-    # ---- documents that come and go
+    # ---- writes
 
     def write_documents(
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
@@ -284,7 +283,7 @@ class VeloDocumentStore:
     update_by_filter_async = awaited(update_by_filter)
     """As ``update_by_filter``, without blocking the event loop."""
 
-    # ---- looks
+    # ---- lookups
 
     def count_documents(self) -> int:
         """Count all documents.
@@ -696,7 +695,7 @@ class VeloEmbeddingRetriever(_Retriever):
     ) -> None:
         options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
         named = {"scale_score": scale_score}
-        # `component` makes a class anew, whose super() is another's.
+        # `component` replaces the class, so super() would be that of another.
         _Retriever.__init__(
             self, document_store, filters, top_k, return_embedding, filter_policy, named, options
         )
@@ -796,7 +795,7 @@ class VeloHybridRetriever(_Retriever):
         self._fusion = kind(vectors=vectors_weight, words=words_weight)
         named = {"fusion": fusion, "vectors_weight": vectors_weight, "words_weight": words_weight}
         options = {"recall": recall, "exact": exact, "timeout_s": timeout_s}
-        # `component` makes a class anew, whose super() is another's.
+        # `component` replaces the class, so super() would be that of another.
         _Retriever.__init__(
             self, document_store, filters, top_k, return_embedding, filter_policy, named, options
         )

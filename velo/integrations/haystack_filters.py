@@ -13,8 +13,6 @@ from velo.integrations.conditions import NOTHING, equal_to_one_of, in_order, is_
 from velo.integrations.documents import EMBEDDED, TEXT
 from velo.integrations.values import Columns, as_date
 
-__all__ = ["bare", "condition_of", "condition_to_change"]
-
 #: How deeply conditions may be nested, as in velo's own filters.
 _DEPTH_MAX: Final = 64
 _ORDERS: Final = {">": "gt", ">=": "ge", "<": "lt", "<=": "le"}
@@ -37,12 +35,7 @@ def condition_to_change(filters: Any, columns: Columns) -> Expr:
 
 
 def condition_of(filters: Any, columns: Columns) -> Expr | None:
-    """A filter over columns for Haystack's filter, true or false for every document.
-
-    Raises
-    ------
-    haystack.errors.FilterError
-    """
+    """A filter over columns for Haystack's filter, true or false for every document."""
     return _read(filters, columns, 1) if filters else None
 
 

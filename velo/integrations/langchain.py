@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import velo
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
-from velo.integrations.awaited import documented_by
-from velo.integrations.documents import OF_SEARCH, Documents, Found
+from velo.integrations.documents import OF_SEARCH, Documents, Found, documented_by
 from velo.integrations.documents import Document as Written
 from velo.types import FusionName, MetricName, PathLike
 
@@ -48,10 +47,10 @@ def _errors() -> Iterator[None]:
 
 
 class VeloVectorStore(VectorStore):
-    """A vector store in a folder, made by the first documents that come.
+    """A vector store in a folder, created with the first documents.
 
-    Metadata comes back as it was given. Filters ask for its fields in velo's words: a dict in the manner of
-    MongoDB, an expression of :func:`velo.col`, or SQL. A field that a document does not have is missing. The
+    Metadata is returned as it was given. Filters name its fields in velo's syntaxes: a dict as in MongoDB,
+    an expression of :func:`velo.col`, or SQL. A field that a document does not have is missing. The
     index answers filters; none is evaluated in Python.
 
     Parameters
@@ -121,7 +120,7 @@ class VeloVectorStore(VectorStore):
         return self._documents.index
 
     def close(self) -> None:
-        """Close the index that this store opened; twice is once."""
+        """Close the index that this store opened; further calls do nothing."""
         self._documents.close()
 
     def __enter__(self) -> Self:
@@ -130,7 +129,7 @@ class VeloVectorStore(VectorStore):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- documents that come and go
+    # ---- writes
 
     def add_texts(
         self,
@@ -223,7 +222,7 @@ class VeloVectorStore(VectorStore):
                 self._documents.clear()
         return True
 
-    # ---- looks
+    # ---- lookups
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents of some ids, in their order; ids that no document has are left out.

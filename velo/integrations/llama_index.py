@@ -9,9 +9,8 @@ from typing import Any, Final
 import velo
 from velo.errors import FilterError, InvalidArgumentError, MissingDependencyError
 from velo.filters import And, Compare, Contains, Expr, Ids, IsNotTrue, Like, Or
-from velo.integrations.awaited import awaited, documented_by
 from velo.integrations.conditions import NOTHING, equal_to_one_of, in_order, is_missing, is_nan
-from velo.integrations.documents import OF_SEARCH, Document, Documents, Found
+from velo.integrations.documents import OF_SEARCH, Document, Documents, Found, awaited, documented_by
 from velo.integrations.values import Columns
 from velo.types import MetricName, PathLike
 
@@ -44,7 +43,7 @@ _DEPTH_MAX: Final = 64
 
 
 class VeloVectorStore(BasePydanticVectorStore):
-    """A vector store in a folder, made by the first nodes that come. It keeps the nodes as wholes.
+    """A vector store in a folder, created with the first nodes. It keeps whole nodes.
 
     The index answers filters; none is evaluated in Python.
 
@@ -123,10 +122,10 @@ class VeloVectorStore(BasePydanticVectorStore):
         return self._documents.index
 
     def close(self) -> None:
-        """Close the index; twice is once."""
+        """Close the index; further calls do nothing."""
         self._documents.close()
 
-    # ---- nodes that come and go
+    # ---- writes
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Add nodes, all of them or none; a node replaces the one with its id.
@@ -168,10 +167,7 @@ class VeloVectorStore(BasePydanticVectorStore):
         await asyncio.to_thread(self.delete, ref_doc_id)
 
     def delete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """Delete nodes by id, those that pass filters, or those for which both hold.
 
@@ -191,10 +187,7 @@ class VeloVectorStore(BasePydanticVectorStore):
 
     @documented_by(delete_nodes)
     async def adelete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """As ``delete_nodes``, without blocking the event loop."""
         await asyncio.to_thread(self.delete_nodes, node_ids, filters)
@@ -215,7 +208,7 @@ class VeloVectorStore(BasePydanticVectorStore):
             Where other stores write to.
         """
 
-    # ---- looks
+    # ---- lookups
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -344,12 +337,7 @@ def _of_documents(doc_ids: Sequence[str], columns: Columns) -> Expr:
 
 
 def _read(filters: Any, columns: Columns, depth: int) -> Expr:
-    """A filter over columns for LlamaIndex's filters, true or false for every node.
-
-    Raises
-    ------
-    FilterError
-    """
+    """A filter over columns for LlamaIndex's filters, true or false for every node."""
     if depth > _DEPTH_MAX:
         raise FilterError(f"filters are nested deeper than {_DEPTH_MAX}", argument="filters")
     if isinstance(filters, MetadataFilter):

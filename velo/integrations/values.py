@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from velo.errors import FilterError, InvalidArgumentError
 
-__all__ = ["KINDS", "OWN", "TEXTS", "Columns", "as_date", "decoded", "encoded", "values_of"]
-
 #: The kinds of values that a filter can look at, and the type of their columns.
 KINDS: Final[dict[str, Any]] = {
     "bool": pa.bool_(),
@@ -46,13 +44,7 @@ _DEPTH_MAX: Final = 64
 
 
 def encoded(value: Any, where: str) -> bytes:
-    """A value as JSON, from which :func:`decoded` makes an equal one.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It contains values other than JSON, times, UUIDs and bytes.
-    """
+    """A value as JSON, from which :func:`decoded` makes an equal one."""
     try:
         return json.dumps(_plain(value, where, 0), ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
@@ -218,13 +210,7 @@ class Columns:
             self._of.setdefault(field, {})[kind] = column.name
 
     def of(self, field: str) -> dict[str, str]:
-        """The columns of a field by kind; empty if no document has it.
-
-        Raises
-        ------
-        FilterError
-            It is not filterable.
-        """
+        """The columns of a field by kind; empty if no document has it."""
         asked = self._filterable
         if asked is not None and field.partition(".")[0] not in asked and not field.startswith(OWN):
             raise FilterError(
@@ -243,7 +229,6 @@ class Columns:
 
     @property
     def fields(self) -> list[str]:
-        """Fields that some document has, or had."""
         return list(self._of)
 
     def missing(self, wanted: Sequence[tuple[str, str]]) -> Any:

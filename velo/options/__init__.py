@@ -16,14 +16,7 @@ from velo.options.checks import (
     memory_bytes,
     whole_number,
 )
-from velo.options.codes import (
-    DTYPE_CODES,
-    FILTER_PLANS,
-    IO_CODES,
-    METRIC_CODES,
-    PLAN_CODES,
-    code_of,
-)
+from velo.options.codes import DTYPE_CODES, FILTER_PLANS, IO_CODES, METRIC_CODES, PLAN_CODES, code_of
 from velo.options.fusion import RRF, Fusion, Weighted, fusion_of, texts_of
 from velo.options.sizes import links_steps, sizes_of
 from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search

@@ -13,20 +13,6 @@ from velo._native.limits import Limit, native_limit
 from velo.errors import InvalidArgumentError
 from velo.types import Memory
 
-__all__ = [
-    "SHARE_FLOOR_BYTES",
-    "UINT32_MAX",
-    "folder_path",
-    "has_floor",
-    "in_range",
-    "is_share",
-    "k_of_one_search",
-    "limit_of",
-    "memory_bytes",
-    "real_number",
-    "whole_number",
-]
-
 UINT32_MAX: Final = 2**32 - 1
 
 #: Limits of what Python makes of several calls of the library, by argument.

@@ -9,15 +9,6 @@ import numpy as np
 from velo.errors import InvalidArgumentError
 from velo.hints import metric_hint
 
-__all__ = [
-    "DTYPE_CODES",
-    "FILTER_PLANS",
-    "IO_CODES",
-    "METRIC_CODES",
-    "PLAN_CODES",
-    "code_of",
-]
-
 METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
 DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}

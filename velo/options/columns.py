@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError
 
-__all__ = ["column_type"]
-
 #: Lists in lists.
 _NESTED_MAX: Final = 8
 

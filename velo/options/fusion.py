@@ -12,8 +12,6 @@ from velo.errors import InvalidArgumentError
 from velo.options.checks import k_of_one_search, real_number, whole_number
 from velo.types import Float64Array
 
-__all__ = ["RRF", "Fusion", "Weighted", "fusion_of", "texts_of"]
-
 _WEIGHT_MAX: Final = 1e6
 #: Characters of a text.
 _TEXT_MAX: Final = 1 << 16

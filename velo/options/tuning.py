@@ -10,8 +10,6 @@ from velo.errors import InvalidArgumentError
 from velo.options.checks import UINT32_MAX, in_range, k_of_one_search, limit_of, real_number, whole_number
 from velo.options.codes import FILTER_PLANS, code_of
 
-__all__ = ["Effort", "OpenTuning", "SearchTuning", "fill_search"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTuning:

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from velo import _native
 from velo.errors import BudgetTooSmallError, InvalidArgumentError, NotAnIndexError, UnsupportedError
-from velo.folder.consistent import read_consistently
-from velo.folder.live import data_folders
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import data_folders, read_manifest
+from velo.folder.replace import read_consistently
 from velo.index import Index, open_index
 from velo.options import (
     PLAN_CODES,
@@ -29,11 +28,7 @@ from velo.options import (
 )
 from velo.types import Memory, PathLike
 
-__all__ = [
-    "SHARES",
-    "PlannedBudget",
-    "plans",
-]
+__all__ = ["SHARES", "PlannedBudget", "plans"]
 
 #: Budgets of the table, as shares of the float32 vectors, beside the least that opens.
 SHARES: Final = (0.01, 0.02, 0.05, 0.06, 0.08, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
@@ -88,11 +83,7 @@ class PlannedBudget:
 
 
 def plans(
-    path: PathLike,
-    *,
-    memory: Memory | None = None,
-    recall: float = 0.95,
-    k: int = 10,
+    path: PathLike, *, memory: Memory | None = None, recall: float = 0.95, k: int = 10
 ) -> list[PlannedBudget]:
     """Plan budgets from the smallest one that opens to 50 % of the float32 vectors.
 

@@ -1,10 +1,20 @@
 """Results of searches and writes."""
 
 from velo.results.explanation import Explanation, FilterCost, FilterPlan
-from velo.results.fused import Fuses, fused
-from velo.results.hits import Expectation, GroupedResult, Hits, RangeResult, SearchResult, Served
-from velo.results.texts import html_table, kept_text, size_text
-from velo.results.written import Written
+from velo.results.hits import (
+    Expectation,
+    Fuses,
+    GroupedResult,
+    Hits,
+    RangeResult,
+    SearchResult,
+    Served,
+    Written,
+    fused,
+    html_table,
+    kept_text,
+    size_text,
+)
 
 __all__ = [
     "Expectation",

@@ -6,24 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from velo.results.hits import SearchResult
-from velo.results.texts import html_table, kept_text, size_text
-
-__all__ = ["Explanation", "FilterCost", "FilterPlan"]
+from velo.results.hits import SearchResult, html_table, kept_text, size_text
 
 
 @dataclass(frozen=True)
 class FilterCost:
     """The expected cost per query of one plan of a filtered search.
 
-    Attributes
-    ----------
-    possible : bool
-        False if the plan is unavailable in the open index.
-    reads, estimates, expanded : float
-        Pages read, distances estimated in memory, vertices expanded.
-    cost_us : float
-        Time on one core, for comparing plans; not a prediction for this machine.
+    `possible`: False if the plan is unavailable in the open index.
+    `reads, estimates, expanded`: Pages read, distances estimated in memory, vertices expanded.
+    `cost_us`: Time on one core, for comparing plans; not a prediction for this machine.
     """
 
     possible: bool
@@ -37,18 +29,10 @@ class FilterCost:
 class FilterPlan:
     """The plan of a filtered search, and its reason.
 
-    Attributes
-    ----------
-    chosen : {"late", "gate", "scan"}
-    reason : str
-    matches : float
-        Expected number of rows that pass.
-    matches_exact : bool
-        Whether `matches` was counted instead of estimated from a sample.
-    costs : dict of str to FilterCost
-        For ``"scan"``, ``"gate"`` and ``"late"``.
-    gate_needs_bytes : int
-        With links on disk: the memory that makes the gate available; otherwise 0.
+    `matches`: Expected number of rows that pass.
+    `matches_exact`: Whether `matches` was counted instead of estimated from a sample.
+    `costs`: For ``"scan"``, ``"gate"`` and ``"late"``.
+    `gate_needs_bytes`: With links on disk: the memory that makes the gate available; otherwise 0.
     """
 
     chosen: str
@@ -59,12 +43,7 @@ class FilterPlan:
     gate_needs_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values, for JSON.
-
-        Returns
-        -------
-        dict
-        """
+        """Convert to plain values, for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Search results, as arrays and as tables."""
+"""Results of searches and writes, as arrays, tables and text, and the fusion of two lists of hits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from velo.results.texts import html_table, value_text
-from velo.types import AnyArray, Float32Array
+from velo.types import AnyArray, Float32Array, Float64Array, Int64Array
 
-__all__ = ["Expectation", "GroupedResult", "Hits", "RangeResult", "SearchResult", "Served"]
+
+def value_text(value: Any) -> str:
+    """Return a cell's text: floats with six digits, at most 40 characters."""
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table as HTML for notebooks."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(value))}</td>" for value in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def kept_text(info: Mapping[str, Any]) -> str:
+    """Describe the links, or page codes, that an open index has in memory, from its ``info()``."""
+    codes = info["page_codes_kept"]
+    if codes:
+        return f"{codes} codes per page" if codes > 1 else "1 code per page"
+    return f"{info['links_kept']} links per vertex"
+
+
+def size_text(count: float) -> str:
+    """Format bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
 
 
 #: Rows of a table shown in a notebook, and lines in a terminal.
@@ -48,16 +77,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Served:
-    """How shards answered a search over several of them or over HTTP.
-
-    Attributes
-    ----------
-    took_ms : float
-        Measured where the answers were merged.
-    shards_answered, shards_total : int
-    failures : list of dict
-        Reasons for missing shards.
-    """
+    """How shards answered a search over several of them or over HTTP."""
 
     took_ms: float
     shards_answered: int
@@ -274,7 +294,6 @@ class GroupedResult(SearchResult):
 
     @cached_property
     def _rows(self) -> AnyArray:
-        """(query, group, rank) of every hit."""
         return np.argwhere(np.arange(self.ids.shape[-1]) < self.group_sizes[:, :, None])
 
     def to_arrow(self) -> pa.Table:
@@ -397,3 +416,79 @@ def _with_metadata(columns: dict[str, Any], metadata: Any) -> pa.Table:
             shown = name if name not in columns else f"metadata.{name}"
             table = table.append_column(shown, found.column(name))
     return table
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result of a write.
+
+    Attributes
+    ----------
+    rows : int
+        Number of changed rows; of an insert or upsert, new and replaced ones.
+    missing : int
+        Number of unknown ids.
+    sequence : int
+        Sequence number of this change, or of the previous one if nothing changed.
+    durable : bool
+        Whether the write is on the device, so that it survives a power failure. False if ``durability`` is
+        not ``"sync"`` and the log has not been synced yet.
+    replaced : int
+        Rows of an upsert that replaced one with the same id.
+    first_id : int or None
+        If the index numbers its rows: the id of the first inserted row; the others follow.
+    repeated : bool
+        Whether a call of this ``request`` was executed before. This is then its result, and nothing was
+        written again.
+    pressure : float
+        Fill level of the memory for new rows, 0 to 1. From one half on they are flushed; at 1 writes wait for
+        that.
+    """
+
+    rows: int
+    missing: int
+    sequence: int
+    durable: bool
+    replaced: int = 0
+    first_id: int | None = None
+    repeated: bool = False
+    pressure: float = 0.0
+
+
+class Fuses(Protocol):
+    """A way to fuse two lists: their weights and lengths, and the points of a hit in its list."""
+
+    @property
+    def vectors(self) -> float: ...
+
+    @property
+    def words(self) -> float: ...
+
+    def depth_of(self, k: int) -> int:
+        """Return the number of hits per list for k results."""
+
+    def points(self, values: Float64Array) -> Float64Array:
+        """Return the points of each hit of one list, best first."""
+
+
+def fused(
+    fusion: Fuses, nearest: Int64Array, distances: AnyArray, best: Int64Array, scores: Float64Array
+) -> tuple[Int64Array, Float64Array]:
+    """Fuse two lists of hits, highest score first; ties go to the nearer, then to the better in words.
+
+    `nearest, distances`: Rows found by vectors, nearest first, by number.
+    `best, scores`: Rows found by words, best first, by number.
+    """
+    lists = [(fusion.vectors, nearest, -distances.astype(np.float64)), (fusion.words, best, scores)]
+    numbers = np.unique(np.concatenate([found for weight, found, _ in lists if weight > 0]))
+    total = np.zeros(len(numbers))
+    ranks = []
+    for weight, found, values in lists:
+        rank = np.full(len(numbers), np.iinfo(np.int64).max)
+        if weight > 0:
+            at = np.searchsorted(numbers, found)
+            rank[at] = np.arange(len(found))
+            total[at] += weight * fusion.points(values)
+        ranks.append(rank)
+    order = np.lexsort((ranks[1], ranks[0], -total))
+    return numbers[order], total[order]

@@ -10,26 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import (
-    DimensionMismatchError,
-    DtypeError,
-)
+from velo.errors import DimensionMismatchError, DtypeError
 from velo.formats.source import array_of, native_dtype
 from velo.options import DTYPE_CODES
 from velo.results import Expectation
 from velo.types import AnyArray
-
-__all__ = [
-    "COUNTERS",
-    "QUERY_DTYPES",
-    "Answer",
-    "Counters",
-    "deadline_of",
-    "expectation_of",
-    "left_s",
-    "native_queries",
-]
-
 
 _NARROW: Final = (
     "counts",
@@ -125,15 +110,7 @@ class Counters(Mapping[str, AnyArray]):
 
 
 def expectation_of(expected: Expectation, stats: Counters) -> Expectation:
-    """The expected cost of a search; without numbers for queries unlike the calibrated ones.
-
-    Parameters
-    ----------
-    expected : Expectation
-        Of its options.
-    stats : Counters
-        Of its queries.
-    """
+    """The expected cost of a search; without numbers for queries unlike the calibrated ones."""
     if not stats["outside"].any() or expected.recall is None or expected.recall == 1:
         return expected
     return Expectation(expected.list_size)

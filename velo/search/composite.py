@@ -10,21 +10,26 @@ import numpy as np
 import pyarrow as pa
 
 from velo.errors import InvalidArgumentError
-from velo.filters.arguments import restricted, trees_of
-from velo.filters.compiler import Columns
+from velo.filters.compiler import Columns, restricted, trees_of
 from velo.filters.tree import Expr
 from velo.options import Effort, SearchTuning, k_of_one_search
 from velo.results import GroupedResult, RangeResult, SearchResult
 from velo.search.answer import deadline_of, expectation_of, left_s, native_queries
 from velo.search.groups import Groups, check_groups, group_script
-from velo.search.pages import in_pages, page_script
-from velo.search.ranges import Ranges, check_radius, range_script
 from velo.search.request import Request
-from velo.search.script import CombinedHits, Requests, Round, requests_of
+from velo.search.script import (
+    CombinedHits,
+    Ranges,
+    Requests,
+    Round,
+    check_radius,
+    in_pages,
+    page_script,
+    range_script,
+    requests_of,
+)
 from velo.search.snapshot import Snapshot
 from velo.types import AnyArray
-
-__all__ = ["combined_result", "range_requests", "result_of", "rounds", "search_requests"]
 
 
 def search_requests(
@@ -69,7 +74,6 @@ def rounds(at: Snapshot, effort: Effort) -> Callable[[Round], Request]:
 
 
 def result_of(at: Snapshot, request: Request, columns: list[str] | None) -> SearchResult:
-    """The result of one request."""
     ids = at.ids.of(request.vertices)
     return SearchResult(
         ids=ids[0] if request.single else ids,
@@ -107,13 +111,7 @@ def combined_result(
 
 
 def range_requests(
-    at: Snapshot,
-    queries: Any,
-    radius: float,
-    limit: int,
-    filters: Any,
-    effort: Effort,
-    return_metadata: Any,
+    at: Snapshot, queries: Any, radius: float, limit: int, filters: Any, effort: Effort, return_metadata: Any
 ) -> Requests[RangeResult]:
     """The requests of :meth:`velo.Index.range_search`, one after another, and its answer."""
     columns = at.columns(return_metadata)

@@ -23,8 +23,6 @@ from velo.search.request import Request
 from velo.search.script import CombinedHits, Round, Script, Totals, blocks
 from velo.types import AnyArray
 
-__all__ = ["ROUNDS_MAX", "Groups", "check_groups", "group_script"]
-
 #: Searches for groups that a query may take; each brings at least one new group, where there is one.
 ROUNDS_MAX: Final = 16
 _KINDS: Final = ("bool", "int", "string", "date", "timestamp")
@@ -42,18 +40,7 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """The groups that a script found.
-
-    Attributes
-    ----------
-    values : list of list
-        For each query the groups' values, nearest first.
-    vertices : ndarray of shape (nq, k, group_size), int64, -1 where there is none
-    distances : ndarray of the same shape, float32, inf where there is none
-    sizes : ndarray of shape (nq, k), uint32
-    complete : ndarray of shape (nq,), bool
-    stats : dict of str to ndarray of shape (nq,)
-    """
+    """The groups that a script found."""
 
     values: list[list[Any]]
     vertices: AnyArray
@@ -64,12 +51,6 @@ class Groups:
 
 
 def check_groups(group_by: Any, group_size: Any, k: Any, columns: dict[str, FilterColumn]) -> FilterColumn:
-    """The column to group by, checked.
-
-    Raises
-    ------
-    UnknownColumnError, InvalidArgumentError
-    """
     if not isinstance(group_by, str):
         kind = type(group_by).__name__
         raise InvalidArgumentError(f"group_by is the name of a column, not a {kind}", argument="group_by")
@@ -111,21 +92,6 @@ def group_script(
     restrict: Callable[[Any, Expr], Any],
     column_of: Callable[[AnyArray], Any],
 ) -> Script[Groups]:
-    """The script of a search by groups.
-
-    Parameters
-    ----------
-    queries : ndarray of shape (nq, dim)
-    k, group_size : int
-    column : FilterColumn
-        To group by.
-    filters : sequence of length nq
-        The filter of each query, or None.
-    restrict : callable
-        A filter and a condition to one that asks both.
-    column_of : callable
-        Vertices to their values in the column, an Arrow array.
-    """
     count = len(queries)
     totals = Totals(count)
     name = column.name

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import CorruptIndexError, InvalidArgumentError, SearchTimeoutError, UnsupportedError
-from velo.filters.arguments import filters_of, trees_of
+from velo.filters.compiler import filters_of, trees_of
 from velo.filters.native import NativeFilter
 from velo.folder.ids import checked_ids
 from velo.folder.text_column import text_column_of
@@ -23,8 +23,6 @@ from velo.search.request import Request
 from velo.search.script import CombinedHits, Requests, Round, Totals
 from velo.search.snapshot import Snapshot
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["UNKNOWN_IDS", "candidate_requests", "check_beside", "hybrid_requests", "ranked_texts"]
 
 #: Bits of the masks that one round of a search over candidates has at most.
 _MASK_BITS: Final = 1 << 27
@@ -69,7 +67,7 @@ def ranked_texts(
             )
         try:
             found = _best_of(at, column, texts, compiled, depth, check)
-        except CorruptIndexError:  # whatever cannot be read is made anew when it is opened again
+        except CorruptIndexError:  # reopening rebuilds a damaged file
             found = _best_of(at, column, texts, compiled, depth, check)
     return _Texts(chosen, depth, found, deadline, single=isinstance(text, str))
 
@@ -116,12 +114,7 @@ def hybrid_requests(
     if fusion.vectors > 0:
         first = yield at.request(native, words.depth, filters, words.left(effort))
         totals.add(range(count), first)
-    hits = CombinedHits(
-        np.full((count, k), -1, np.int64),
-        np.full((count, k), np.inf, np.float32),
-        np.zeros(count, np.uint32),
-        totals.stats,
-    )
+    hits = CombinedHits.none(count, k, totals.stats)
     scores = np.zeros((count, k), np.float32)
     for row, of_words in enumerate(words.found):
         near, distances = np.zeros(0, np.int64), np.zeros(0, np.float32)
@@ -151,12 +144,7 @@ def hybrid_requests(
 def _words_result(at: Snapshot, words: _Texts, k: int, columns: list[str] | None) -> SearchResult:
     """The result of a search by words alone: scores without distances."""
     count = len(words.found)
-    hits = CombinedHits(
-        np.full((count, k), -1, np.int64),
-        np.full((count, k), np.inf, np.float32),
-        np.zeros(count, np.uint32),
-        Totals(count).stats,
-    )
+    hits = CombinedHits.none(count, k, Totals(count).stats)
     scores = np.zeros((count, k), np.float32)
     for row, (vertices, points) in enumerate(words.found):
         hits.counts[row] = len(vertices)
@@ -190,12 +178,7 @@ def candidate_requests(
     prepare = rounds(at, effort)
     trees = trees_of(filters, count, at.filters)
     totals = Totals(count)
-    hits = CombinedHits(
-        np.full((count, k), -1, np.int64),
-        np.full((count, k), np.inf, np.float32),
-        np.zeros(count, np.uint32),
-        totals.stats,
-    )
+    hits = CombinedHits.none(count, k, totals.stats)
     shared = at.only(lists[0]) if len(lists) == 1 else None
     for rows in _blocks(at, np.arange(count), is_shared=shared is not None):
         masks = []
@@ -237,7 +220,7 @@ def _listed(at: Snapshot, candidates: Any, count: int, *, skip: bool) -> list[In
 
 
 def _blocks(at: Snapshot, rows: AnyArray, *, is_shared: bool = False) -> Iterator[AnyArray]:
-    """Queries, so many at a time that their masks stay small."""
+    """Queries in blocks whose masks stay small."""
     step = len(rows) if is_shared else max(1, _MASK_BITS // max(1, at.n))
     for start in range(0, len(rows), max(1, step)):
         yield rows[start : start + step]
@@ -246,12 +229,7 @@ def _blocks(at: Snapshot, rows: AnyArray, *, is_shared: bool = False) -> Iterato
 def check_beside(
     text: Any, fusion: Any, candidates: Any, unknown: Any, group_by: Any, group_size: Any
 ) -> None:
-    """Refuse what does not go together.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Refuse what does not go together."""
     if text is not None and candidates is not None:
         raise InvalidArgumentError(
             "a search takes text or candidates: rank one, then the other", argument="text"
@@ -269,13 +247,7 @@ class _Texts:
     """The rows that words found, and the rule that fuses them with those of vectors."""
 
     def __init__(
-        self,
-        fusion: Fusion | None,
-        depth: int,
-        found: list[Ranked],
-        deadline: float | None,
-        *,
-        single: bool,
+        self, fusion: Fusion | None, depth: int, found: list[Ranked], deadline: float | None, *, single: bool
     ) -> None:
         self.fusion, self.depth, self.found, self.single = fusion, depth, found, single
         self._deadline = deadline

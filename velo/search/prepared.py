@@ -1,4 +1,4 @@
-"""Checked search options, their expected cost, and buffers for searches of one query."""
+"""Checked search options, their expected cost and the cost of filters, and buffers for single queries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,65 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from velo import _native
+from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
-from velo.options import Effort, fill_search
-from velo.results import Expectation, SearchResult
+from velo.options import FILTER_PLANS, Effort, fill_search
+from velo.results import Expectation, FilterCost, FilterPlan, SearchResult
 from velo.search.answer import QUERY_DTYPES, Answer, Counters, expectation_of, native_queries
 from velo.segments.segment import Segment
 from velo.types import AnyArray
 
-__all__ = ["Prepared", "prepare"]
+_NAMES: Final = {code: name for name, code in FILTER_PLANS.items()}
 
-#: Buffers for single queries are kept for at most so many neighbors, and so many of them.
+
+def filter_plan_of(
+    index: Any,
+    filter: NativeFilter | None,  # noqa: A002
+    options: Any,
+    option: str,
+) -> FilterPlan | None:
+    if filter is None:
+        return None
+    info = _native.new("velo_filter_plan_info")
+    status = _native.lib.velo_filter_plan(index, filter.handle, options, info)
+    _native.check(status, "filter")
+    costs = {name: _cost(getattr(info, name)) for name in ("scan", "gate", "late")}
+    chosen = _NAMES[info.plan]
+    return FilterPlan(
+        chosen=chosen,
+        reason=_reason(chosen, option, float(info.matches), costs),
+        matches=float(info.matches),
+        matches_exact=bool(info.matches_exact),
+        costs=costs,
+        gate_needs_bytes=int(info.gate_needs_bytes),
+    )
+
+
+def _cost(cost: Any) -> FilterCost:
+    return FilterCost(
+        possible=bool(cost.possible),
+        reads=float(cost.reads),
+        estimates=float(cost.estimates),
+        expanded=float(cost.expanded),
+        cost_us=float(cost.us),
+    )
+
+
+def _reason(chosen: str, option: str, matches: float, costs: dict[str, FilterCost]) -> str:
+    if option != "auto":
+        return "asked for" if chosen == option else f"{option} was asked for, and links are on disk"
+    if matches == 0:
+        return "nothing passes, so nothing is looked at"
+    if not (costs["scan"].possible or costs["late"].possible):
+        return "pages are ranked, and only those are read on which something passes"
+    other = costs["gate"] if costs["gate"].possible else costs["late"]
+    if chosen == "scan":
+        return f"looking at all that pass takes less than a walk of {other.expanded:,.0f} hops"
+    ahead = f"a walk of {other.expanded:,.0f} hops takes less than looking at all that pass"
+    return ahead if costs["gate"].possible else f"{ahead}, and without links in memory every hop is a read"
+
+
+#: Limits of kept buffers for single queries: neighbors, and number of buffers.
 _SPARE_K_MAX: Final = 256
 _SPARE_MAX: Final = 256
 #: Page reads for one answer if nearly every answer is on a page of its own (zig/src/search/filter_plan.zig).
@@ -23,14 +72,7 @@ _READS_OF_ANSWER: Final = 1.15
 
 
 class Prepared:
-    """Options of a search, checked, and spare buffers for the searches of one query with them.
-
-    Attributes
-    ----------
-    options : velo_search_options
-    expected : Expectation
-    k : int
-    """
+    """Options of a search, checked, and spare buffers for the searches of one query with them."""
 
     __slots__ = ("_spare", "_spare_max", "expected", "k", "options")
 
@@ -49,15 +91,6 @@ class Prepared:
 
         Threads that search one query each share the interpreter's lock, so this method does little beside the
         native call.
-
-        Parameters
-        ----------
-        call : callable
-            Calls a native function unless the index is closed.
-        segments : sequence
-            As :attr:`velo.search.snapshot.Snapshot.unfiltered`.
-        ids : Ids
-        query : ndarray of shape (dim,) or (1, dim)
         """
         dtype = QUERY_DTYPES.get(query.dtype)
         if dtype is None or not query.flags.c_contiguous:
@@ -101,12 +134,7 @@ class Prepared:
 
 
 def prepare(segments: Sequence[Segment], k: int, effort: Effort) -> Prepared:
-    """Check the options of a search over `segments`, largest first, and find its expected cost.
-
-    Raises
-    ------
-    InvalidArgumentError, ClosedError, ForkedError
-    """
+    """Check the options of a search over `segments`, largest first, and find its expected cost."""
     options = _native.new("velo_search_options")
     fill_search(options, k, *effort)
     expected = _together(
@@ -132,14 +160,7 @@ def _expectation(segment: Segment, options: Any) -> Expectation:
 
 
 def _together(segments: Sequence[tuple[int, Expectation]], k: int) -> Expectation:
-    """The cost of one search over all segments; the recall is the lowest of theirs.
-
-    Parameters
-    ----------
-    segments : sequence of (int, Expectation)
-        Row count, and the cost of a search of that segment alone; the largest first.
-    k : int
-    """
+    """The cost of one search over all segments; the recall is the lowest of theirs."""
     if len(segments) == 1:
         return segments[0][1]
     list_size = max((one.list_size for _, one in segments), default=0)

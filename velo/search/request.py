@@ -10,13 +10,7 @@ import numpy as np
 
 from velo import _native
 from velo._native.limits import native_limit
-from velo.errors import (
-    CorruptIndexError,
-    InvalidArgumentError,
-    NotFiniteError,
-    SearchTimeoutError,
-    VeloError,
-)
+from velo.errors import CorruptIndexError, InvalidArgumentError, NotFiniteError, SearchTimeoutError, VeloError
 from velo.filters.compiler import Columns
 from velo.filters.native import NativeFilter
 from velo.options import Effort
@@ -39,17 +33,7 @@ _DELTA_RECALL: Final = 0.99
 
 
 class SegmentView(NamedTuple):
-    """A segment among all rows of a snapshot.
-
-    Attributes
-    ----------
-    opened : Segment
-    first : int
-        Its first vertex.
-    alive : AliveRows
-    stretch : int
-        Its place among the snapshot's stretches.
-    """
+    """A segment among all rows of a snapshot."""
 
     opened: Segment
     first: int
@@ -58,16 +42,7 @@ class SegmentView(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """The delta of one folder among all rows of a snapshot.
-
-    Attributes
-    ----------
-    view : View
-    first : int
-        Its first vertex.
-    stretches : slice
-        Its places among the snapshot's stretches.
-    """
+    """The delta of one folder among all rows of a snapshot."""
 
     view: View
     first: int
@@ -75,15 +50,7 @@ class Delta(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows that a request searches.
-
-    Attributes
-    ----------
-    dim : int
-    segments : list of SegmentView
-    deltas : list of Delta
-    metadata : Columns or None
-    """
+    """The rows that a request searches."""
 
     dim: int
     segments: list[SegmentView]
@@ -96,17 +63,6 @@ class Request(Answer):
 
     A native call takes a bounded number of segments and the delta of one folder. A request needs several
     calls only if the snapshot has more of them; their answers are merged.
-
-    Parameters
-    ----------
-    rows : Rows
-    prepared : Prepared
-    queries : array-like
-    effort : Effort
-    filters : sequence of NativeFilter or None
-        None at all, one for all queries, or one (or None) for each query.
-    whole_delta : bool
-        Measure every row of the delta instead of walking its graph.
     """
 
     __slots__ = (
@@ -226,12 +182,7 @@ class Request(Answer):
         return pointer
 
     def end_by_deadline(self) -> None:
-        """Limit the next native call to the rest of the timeout.
-
-        Raises
-        ------
-        SearchTimeoutError
-        """
+        """Limit the next native call to the rest of the timeout."""
         if self._deadline is None:
             return
         left_s = self._deadline - time.monotonic()
@@ -289,14 +240,7 @@ class Request(Answer):
     # ---- failures
 
     def failure(self, status: int, row: int | None = None) -> VeloError:
-        """The exception for a call that ended with `status`, from what the library wrote for each query.
-
-        Parameters
-        ----------
-        status : int
-        row : int, optional
-            The query that ended with it, where that is known.
-        """
+        """The exception for a call that ended with `status`, from what the library wrote for each query."""
         if row is None:
             failed = np.flatnonzero(self.statuses == status)
             row = int(failed[0]) if len(failed) else None

@@ -11,16 +11,14 @@ import pyarrow as pa
 
 from velo import _native
 from velo.errors import InvalidArgumentError, UnknownColumnError, UnknownIdError
-from velo.filters.arguments import filters_of, of_rows
-from velo.filters.arrays import arrow_of, texts_of
-from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.arrow_values import arrow_of, texts_of
+from velo.filters.compiler import Columns, FilterCompiler, filters_of, of_rows
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
 from velo.fulltext.file import Words
 from velo.options import Effort, SearchTuning
 from velo.results import FilterPlan
-from velo.search.filter_costs import filter_plan_of
-from velo.search.prepared import Prepared, prepare
+from velo.search.prepared import Prepared, filter_plan_of, prepare
 from velo.search.request import Delta, Request, Rows, SegmentView
 from velo.segments.chunked import ChunkedColumns, ChunkedCompiler, ChunkedFilter, ChunkedIds, Stretch
 from velo.segments.delta import DeltaRows
@@ -29,9 +27,7 @@ from velo.segments.segment import Segment
 from velo.segments.view import View
 from velo.types import AnyArray
 
-__all__ = ["Snapshot"]
-
-#: An event loop searches so many rows itself, in less than a millisecond; to start a thread takes as long.
+#: An event loop searches up to this many rows itself (below 1 ms, about the cost of starting a thread).
 _ROWS_IN_LOOP: Final = 4096
 #: Prepared options kept by an index; a service uses a handful.
 _KEPT: Final = 64
@@ -61,25 +57,7 @@ class Snapshot:
     Vertices are numbered through all folders: for each of them its segments, then its delta. A search is one
     native call over all of them. The snapshot keeps the files that it shows in place.
 
-    Parameters
-    ----------
-    views : sequence of View
-        One for each folder.
-    guard : LifetimeGuard
-        The index's.
-    before : Snapshot, optional
-        Of the same index; prepared search options are taken from it while the segments are the same.
-
-    Attributes
-    ----------
-    n : int
-        Rows, deleted ones among them.
-    dim : int
-    segments : list of SegmentView
-    deltas : list of Delta
-    ids : Ids
-    metadata : Columns or None
-    filters : FilterCompiler
+    `before`: Of the same index; prepared search options are taken from it while the segments are the same.
     """
 
     def __init__(self, views: Sequence[View], guard: LifetimeGuard, before: Snapshot | None = None) -> None:
@@ -121,7 +99,7 @@ class Snapshot:
 
     @property
     def live_count(self) -> int:
-        """Rows that live."""
+        """Living rows."""
         return sum(view.live_count for view in self.views)
 
     @cached_property
@@ -173,12 +151,7 @@ class Snapshot:
         return np.concatenate([view.alive_rows() for view in self.views])
 
     def vertices(self, ids: Any) -> AnyArray:
-        """The vertex of the living row of each id.
-
-        Raises
-        ------
-        UnknownIdError
-        """
+        """The vertex of the living row of each id."""
         single = isinstance(ids, str | int | np.integer)
         vertices: AnyArray = self.ids.vertices([ids] if single else ids)
         dead = np.flatnonzero(~self.are_alive(vertices))
@@ -305,17 +278,7 @@ class Snapshot:
     def request(
         self, queries: Any, k: int, filters: Any, effort: Effort, *, whole_delta: bool = False
     ) -> Request:
-        """A search, checked and ready to run.
-
-        Parameters
-        ----------
-        queries : array-like
-        k : int
-        filters : what ``search(filter=)`` takes
-        effort : Effort
-        whole_delta : bool
-            Measure every row that no segment holds.
-        """
+        """A search, checked and ready to run."""
         with self.guard.inside():
             compiled = filters_of(filters, self.filters)
             rows = Rows(self.dim, self.segments, self.deltas, self.metadata)
@@ -323,7 +286,6 @@ class Snapshot:
             return Request(rows, prepared, queries, effort, compiled, whole_delta=whole_delta)
 
     def run(self, request: Request, argument: str = "queries") -> Request:
-        """Answer a request."""
         with self.guard.inside():
             if request.query_count == 0:
                 return request

@@ -1,1 +1,1 @@
-"""Open segments, the delta, dead rows, and the view of them that one search sees."""
+"""Open segments, the delta, deleted rows, and the view that one search sees."""

@@ -1,8 +1,7 @@
-"""Columns that come to an index that has rows.
+"""Columns added to an index that has rows.
 
-Nothing that is written changes for them. A segment, and a record of the log, has the columns that there were
-when it was made: the first of those that the root names. In the others each of its rows has one value, which
-stands in the root beside the column: missing, or what was given with it.
+No file is rewritten. A segment, or a record of the WAL, has the columns that existed when it was written, the
+first ones of the manifest. In later columns its rows have one value, kept in the manifest.
 """
 
 from __future__ import annotations
@@ -11,15 +10,20 @@ import base64
 import struct
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from velo.errors import CorruptIndexError, InvalidArgumentError
-from velo.filters.arrow_values import storage_type
-from velo.folder.live import FOLDER_MANIFEST_FILE
-from velo.folder.metadata import as_given, is_one_value, scalar_of
+from velo.filters.arrow_values import arrow_of, storage_type
+from velo.filters.columns import FilterColumn
+from velo.filters.native import NativeColumns
+from velo.folder.manifest import FOLDER_MANIFEST_FILE
+from velo.folder.metadata import MetadataStore, StoredColumns, TableColumns, as_given, is_one_value, scalar_of
 from velo.folder.stored import damage
 from velo.segments.columns import (
     batch_bytes,
@@ -30,28 +34,113 @@ from velo.segments.columns import (
     schema_text,
     storage_schema,
 )
-from velo.segments.evolved import EvolvedSegment, repeated
-from velo.segments.segment import Segment
+from velo.segments.segment import Segment, compiler_for
+from velo.types import AnyArray
 
-__all__ = ["LiveColumns", "NewColumns"]
 
-#: Of a field that was added, what rows have in it that were there: a record batch of one row, base64.
+def repeated(value: Any, count: int) -> Any:
+    return value.take(arrow_of(np.zeros(count, np.int64)))
+
+
+class EvolvedColumns(StoredColumns):
+    """Stored columns of a segment, and others in which each row has one value."""
+
+    def __init__(
+        self, store: MetadataStore | None, row_count: int, schema: Any, values: Mapping[str, Any]
+    ) -> None:
+        self._store = store
+        self.row_count = row_count
+        self.schema = schema
+        stored = [] if store is None else store.column_names
+        added = list(schema)[len(stored) :]
+        self._values = {field.name: values[field.name] for field in added}
+        of_one_row = pa.schema(added)
+        self._one = TableColumns(pa.table(list(self._values.values()), names=list(self._values)), of_one_row)
+
+    @cached_property
+    def filter_columns(self) -> dict[str, FilterColumn]:
+        """The storage of each column; an added column has one row, the value of all rows."""
+        stored = {} if self._store is None else self._store.filter_columns
+        owner = self._one.native_columns
+        return stored | {
+            name: replace(column, owner=owner) for name, column in self._one.filter_columns.items()
+        }
+
+    @cached_property
+    def native_columns(self) -> NativeColumns:
+        return NativeColumns(self.row_count) if self._store is None else self._store.native_columns
+
+    def made(self, name: str, of: str) -> FilterColumn | None:
+        found = self._one.made(name, of)
+        return found if found is not None or self._store is None else self._store.made(name, of)
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._one.resident_bytes + (0 if self._store is None else self._store.resident_bytes)
+
+    @property
+    def bytes_by_column(self) -> dict[str, int]:
+        """Bytes of mapped files per column; added columns take none."""
+        return ({} if self._store is None else self._store.bytes_by_column) | self._one.bytes_by_column
+
+    def stored_rows(self, name: str, vertices: AnyArray) -> Any:
+        if name in self._values:
+            return self._one.stored_rows(name, np.zeros(len(vertices), np.int64))
+        assert self._store is not None
+        return self._store.stored_rows(name, vertices)
+
+    def stored_row_bytes(self, name: str) -> float:
+        """Bytes per row of a column on average, without its dictionary."""
+        store = self._one if name in self._values else self._store
+        assert store is not None
+        return store.stored_row_bytes(name)
+
+    def storage_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
+        names = self.column_names if columns is None else list(columns)
+        stored = [name for name in names if name not in self._values]
+        table: Any = None
+        if self._store is not None and stored:
+            table = self._store.storage_rows(vertices, stored)
+        arrays = [
+            table.column(name) if name in stored else repeated(self._values[name], len(vertices))
+            for name in names
+        ]
+        fields = [self.schema.field(name) for name in names]
+        made = [field.with_type(storage_type(field.type)) for field in fields]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(made, self.schema.metadata))
+
+
+class EvolvedSegment:
+    """A segment with all columns of the index: the others of its rows have one value each.
+
+    It does not refer to the segment, which goes once nothing else does.
+    """
+
+    def __init__(
+        self, segment: Segment, schema: Any, values: Mapping[str, Any], unknown_is_missing: bool
+    ) -> None:
+        self.n, self.ids = segment.n, segment.ids
+        self.metadata = EvolvedColumns(segment.metadata, segment.n, schema, values)
+        self.filters = compiler_for(self.n, self.metadata, self.ids, unknown_is_missing)
+        #: The same without masks, which go by the rows of a build.
+        self.compiler = compiler_for(self.n, self.metadata, self.ids, unknown_is_missing, with_masks=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of filters by ids and columns."""
+        return self.compiler.memory_bytes
+
+
+#: In an added field: the value of older rows, a record batch of one row in base64.
 _ADDED: Final = b"velo.added"
-#: Before a record batch of which the root has to tell how many columns it has. One without it, as Arrow
-#: begins it, has those that were there before any was added.
+#: Precedes a record batch: its number of columns. A batch that begins as Arrow's do has the columns that
+#: existed before any was added.
 _MARK: Final = struct.Struct("<II")
 _ARROW: Final = 2**32 - 1
 
 
 class NewColumns:
-    """Columns, and the one value that rows have in each which are there already.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-    values : dict of str to pyarrow.Array
-        Of one value, in its storage type (:mod:`velo.filters.arrow_values`).
-    """
+    """New columns, and the value of existing rows in each."""
 
     def __init__(self, fields: list[Any], values: list[Any]) -> None:
         names = [field.name for field in fields]
@@ -73,12 +162,7 @@ class NewColumns:
 
     @classmethod
     def of(cls, given: Any) -> NewColumns | None:
-        """The columns that a caller declared; None: they have a value for each row.
-
-        Raises
-        ------
-        InvalidArgumentError
-        """
+        """The columns that a caller declared; None: they have a value for each row."""
         if isinstance(given, pa.Field):
             given = [given]
         if isinstance(given, pa.Schema) or (
@@ -104,18 +188,13 @@ class NewColumns:
         return cls(fields, values)
 
     def check_new(self, names: list[str]) -> None:
-        """Refuse a name that is there.
-
-        Raises
-        ------
-        InvalidArgumentError
-        """
+        """Refuse a name that is there."""
         for name in self.schema.names:
             if name in names:
                 raise InvalidArgumentError(f"the index has a column {name!r} already", argument="columns")
 
     def table(self, row_count: int) -> Any:
-        """The columns of so many rows, as they were given."""
+        """The columns for a number of rows, as they were given."""
         return as_given([repeated(one, row_count) for one in self.values.values()], self.schema)
 
 
@@ -145,25 +224,7 @@ def _field(name: Any, kind: Any) -> Any:
 class LiveColumns:
     """The columns of an index, and what segments and records have of them.
 
-    Parameters
-    ----------
-    text : str
-        As the root has them; "": there are none.
-    version : int
-        The library's.
-    unknown_is_missing : bool
-        For filters.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema or None
-        As they are given.
-    values : dict of str to pyarrow.Array
-        For each added column, the value of older rows: an array of one value, in its storage type.
-
-    Raises
-    ------
-    CorruptIndexError
+    `values`: For each added column, the value of older rows: an array of one value, in its storage type.
     """
 
     def __init__(self, text: str = "", version: int = 0, unknown_is_missing: bool = False) -> None:
@@ -202,12 +263,6 @@ class LiveColumns:
         return _MARK.pack(len(self.schema), 0) + batch if self.values else batch
 
     def in_record(self, data: Any) -> tuple[Any, Any]:
-        """The columns that a record has, and its record batch.
-
-        Raises
-        ------
-        CorruptIndexError
-        """
         if len(data) < _MARK.size:
             return pa.schema([]), data  # it came before the first column
         count, _ = _MARK.unpack_from(data)
@@ -228,13 +283,7 @@ class LiveColumns:
     # ---- segments
 
     def of_segment(self, segment: Segment) -> Segment | EvolvedSegment:
-        """A segment as if it had all of these columns.
-
-        Raises
-        ------
-        CorruptIndexError
-            It has others.
-        """
+        """A segment as if it had all of these columns."""
         own = [] if segment.metadata is None else segment.metadata.column_names
         names = [] if self.schema is None else self.schema.names
         if own == names:
@@ -252,6 +301,5 @@ class LiveColumns:
 
 
 def _plain(field: Any) -> Any:
-    """A field as it was given."""
     kept = {key: value for key, value in (field.metadata or {}).items() if key != _ADDED}
     return field.with_metadata(kept or None)

@@ -13,18 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import FilterError, InvalidArgumentError, UnknownIdError
-from velo.filters.arguments import is_mask
-from velo.filters.arrays import arrow_of
+from velo.errors import FilterError, InvalidArgumentError
+from velo.filters.arrow_values import arrow_of
 from velo.filters.columns import FilterColumn
-from velo.filters.compiler import Columns, FilterCompiler
+from velo.filters.compiler import Columns, FilterCompiler, is_mask
 from velo.filters.native import NativeColumns, NativeFilter
 from velo.filters.values import refuse
 from velo.folder.ids import Ids, checked_ids
-from velo.folder.metadata import as_given
+from velo.folder.metadata import StoredColumns
 from velo.types import AnyArray, Int64Array
-
-__all__ = ["ChunkedColumns", "ChunkedCompiler", "ChunkedFilter", "ChunkedIds", "Stretch"]
 
 
 class Stretch(Protocol):
@@ -32,7 +29,7 @@ class Stretch(Protocol):
 
     @property
     def n(self) -> int:
-        """Rows, dead ones among them."""
+        """Rows, deleted ones included."""
 
     @property
     def ids(self) -> Ids: ...
@@ -57,42 +54,31 @@ class ChunkedFilter(NativeFilter):
         self.row_count = sum(segment.row_count for segment in segments)
 
     def count(self) -> int:
-        """Rows that pass, exactly; dead ones among them."""
         return sum(segment.count() for segment in self.segments)
 
     def matches(self) -> AnyArray:
-        """Whether each vertex passes, as an array of bool."""
         return np.concatenate([np.zeros(0, bool), *(segment.matches() for segment in self.segments)])
 
     def within(self, rows: NativeFilter) -> ChunkedFilter:
-        """The filter that passes what this one does and is in `rows`, masks of the same stretches."""
         assert isinstance(rows, ChunkedFilter)
         return ChunkedFilter(
             [segment.within(mask) for segment, mask in zip(self.segments, rows.segments, strict=True)]
         )
 
     def check(self, vertices: AnyArray) -> AnyArray:
-        """Whether each of some vertices passes."""
         passes: AnyArray = self.matches()[vertices]
         return passes
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the matches found so far."""
         return sum(segment.memory_bytes for segment in self.segments)
 
 
 class ChunkedIds(Ids):
     """The ids of several stretches.
 
-    Parameters
-    ----------
-    stretches : sequence of Stretch
-    kind : {"int64", "string"} or None
-        None: no row has told.
-    alive : sequence of callable or None
-        Of each stretch: whether each of some of its rows lives; None: all do. An id is that of its row that
-        lives.
+    `alive`: Of each stretch: whether each of some of its rows lives; None: all do. An id is that of its row
+      that lives.
     """
 
     def __init__(
@@ -109,7 +95,6 @@ class ChunkedIds(Ids):
 
     @property
     def column(self) -> Any:
-        """The id of each vertex."""
         columns = [stretch.ids.column for stretch in self._stretches]
         if self.kind == "string":
             arrays: Any = [pa.nulls(0, pa.large_string()), *columns]
@@ -117,11 +102,9 @@ class ChunkedIds(Ids):
         return np.concatenate([np.zeros(0, np.int64), *columns])
 
     def rows(self) -> AnyArray:
-        """Rows of an input: there were several."""
         raise FilterError("rows that came one by one are in no order: filter by ids or by columns")
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
-        """The ids of `vertices`, an array of any shape in which -1 stands for none."""
         flat = vertices.reshape(-1)
         found: AnyArray = (
             np.full(len(flat), -1, np.int64) if self.kind == "int64" else np.full(len(flat), None, object)
@@ -133,7 +116,6 @@ class ChunkedIds(Ids):
         return found.reshape(vertices.shape)
 
     def find(self, ids: Any, argument: str = "ids") -> Int64Array:
-        """The vertex of the row that lives of each id, -1 where there is none."""
         if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
             raise InvalidArgumentError(f"{argument} must be a list of ids, not {ids!r}", argument=argument)
         column = checked_ids(ids)
@@ -149,22 +131,7 @@ class ChunkedIds(Ids):
             vertices[lives] = found[lives] + start
         return vertices
 
-    def vertices(self, ids: Any, argument: str = "ids") -> Int64Array:
-        """The vertex of the row that lives of each id.
-
-        Raises
-        ------
-        UnknownIdError
-        """
-        found = self.find(ids, argument)
-        unknown = np.flatnonzero(found < 0)
-        if len(unknown):
-            at = int(unknown[0])
-            raise UnknownIdError(f"no row has the id {list(ids)[at]!r}", argument=argument, row=at)
-        return found
-
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
-        """Vertices in the order of their ids; no two that pass have the same."""
         pages = [np.zeros(0, np.int64)]
         for start, stretch in zip(self._starts, self._stretches, strict=False):
             own = None if passing is None else passing[start : start + stretch.n]
@@ -174,42 +141,38 @@ class ChunkedIds(Ids):
         return first
 
 
-class ChunkedColumns:
-    """The metadata of several stretches."""
+class ChunkedColumns(StoredColumns):
+    """The metadata of several stretches; the first one defines the columns."""
 
     def __init__(self, stretches: Sequence[Stretch]) -> None:
         self._stretches = stretches
         self._starts = np.cumsum([0, *(stretch.n for stretch in stretches)])
+        self.row_count = int(self._starts[-1])
 
     @cached_property
     def stores(self) -> list[Any]:
         """Those of each stretch."""
         return [stretch.metadata for stretch in self._stretches]
 
-    @property
-    def column_names(self) -> list[str]:
-        """Names, in the order in which they were given."""
-        return list(self.stores[0].column_names)
+    @cached_property
+    def schema(self) -> Any:
+        return self.stores[0].schema
 
     @property
     def filter_columns(self) -> Mapping[str, FilterColumn]:
-        """The storage of each column, from the first stretch."""
         columns: Mapping[str, FilterColumn] = self.stores[0].filter_columns
         return columns
 
     @property
     def native_columns(self) -> NativeColumns:
-        """There is none of several stretches."""
         raise AssertionError("filters over several stretches are compiled stretch by stretch")
 
     def made(self, name: str, of: str) -> FilterColumn | None:
-        """A column made of a stored one, by the first stretch."""
         column: FilterColumn | None = self.stores[0].made(name, of)
         return column
 
     @property
     def resident_bytes(self) -> int:
-        """Memory beside the mapped files."""
         return sum(store.resident_bytes for store in self.stores)
 
     @property
@@ -221,23 +184,7 @@ class ChunkedColumns:
                 sizes[name] = sizes.get(name, 0) + size
         return sizes
 
-    def table(self) -> Any:
-        """All rows in the order of the vertices, as they were given."""
-        return self.rows(np.arange(self._starts[-1]))
-
-    @property
-    def schema(self) -> Any:
-        """The columns as they were given, by the first stretch."""
-        return self.stores[0].schema
-
-    def rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
-        """Some rows, as they were given."""
-        rows = self.storage_rows(vertices, columns)
-        fields = [self.schema.field(name) for name in rows.column_names]
-        return as_given(rows.columns, pa.schema(fields, self.schema.metadata))
-
     def storage_rows(self, vertices: AnyArray, columns: Sequence[str] | None = None) -> Any:
-        """Some rows, in the types that files have them in."""
         tables: list[Any] = []
         places: list[AnyArray] = []
         for start, stretch, store in zip(self._starts, self._stretches, self.stores, strict=False):
@@ -264,11 +211,9 @@ class ChunkedCompiler(FilterCompiler):
 
     @property
     def store(self) -> Columns | None:
-        """The metadata that conditions are about."""
         return self._columns
 
     def compile(self, condition: Any) -> NativeFilter:
-        """Make a filter, or find those made before; see :meth:`FilterCompiler.compile`."""
         if isinstance(condition, NativeFilter):
             return condition
         if is_mask(condition):
@@ -279,7 +224,6 @@ class ChunkedCompiler(FilterCompiler):
         return ChunkedFilter([stretch.compiler.compile(condition) for stretch in self._stretches])
 
     def compile_matches(self, matches: AnyArray) -> NativeFilter:
-        """A filter of a bool for each vertex."""
         ends = np.cumsum([stretch.n for stretch in self._stretches])
         cut = np.split(matches, ends[:-1])
         return ChunkedFilter(
@@ -288,7 +232,6 @@ class ChunkedCompiler(FilterCompiler):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that filters take."""
         return sum(stretch.memory_bytes for stretch in self._stretches)
 
     def close(self) -> None:

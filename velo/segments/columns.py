@@ -10,35 +10,16 @@ import pyarrow as pa
 
 from velo import _native
 from velo.errors import InvalidArgumentError, UnknownColumnError
-from velo.filters.arrays import arrow_of, valid_of
-from velo.filters.arrow_values import one_array, restore, storage_type
+from velo.filters.arrow_values import arrow_of, one_array, restore, storage_type, valid_of
 from velo.filters.columns import check_type
 from velo.folder.ids import IdColumn
 from velo.folder.metadata import as_given, encoded_columns, given_metadata
 from velo.folder.stored import damage
 from velo.types import AnyArray
 
-__all__ = [
-    "NativeIds",
-    "batch_bytes",
-    "check_schema",
-    "given_columns",
-    "plain_schema",
-    "read_batch",
-    "schema_of",
-    "schema_text",
-    "some_rows",
-    "storage_schema",
-]
-
 
 class NativeIds:
-    """A ``velo_ids`` over a checked column, and the buffers that it points into.
-
-    Attributes
-    ----------
-    struct : velo_ids
-    """
+    """A ``velo_ids`` over a checked column, and the buffers that it points into."""
 
     def __init__(self, column: IdColumn) -> None:
         struct = self.struct = _native.new("velo_ids")
@@ -83,36 +64,14 @@ def storage_schema(schema: Any) -> Any:
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse columns that rows could be written to, and not read back.
-
-    Raises
-    ------
-    InvalidArgumentError
-    """
+    """Refuse columns that rows could be written to, and not read back."""
     for field in schema:
         check_type(field.name, field.type)
     encoded_columns(storage_schema(schema).empty_table(), np.zeros(0, np.int64))
 
 
 def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = False) -> Any:
-    """Metadata of rows as a table of the index's columns, stored (:mod:`velo.filters.arrow_values`).
-
-    Parameters
-    ----------
-    metadata : table, mapping of columns or None
-    schema : pyarrow.Schema or None
-    row_count : int
-    some : bool
-        Not all columns have to be there, but one at least.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, of another type, of one that cannot be stored, or damaged, or has a null where
-        there may be none.
-    UnknownColumnError
-        A column that the index does not have.
-    """
+    """Metadata of rows as a table of the index's columns, stored (:mod:`velo.filters.arrow_values`)."""
     if schema is None:
         if metadata is None:
             return None
@@ -163,7 +122,6 @@ def given_columns(metadata: Any, schema: Any, row_count: int, *, some: bool = Fa
 
 
 def some_rows(table: Any, rows: AnyArray) -> Any:
-    """Some rows of a table, by their numbers."""
     return table.take(arrow_of(rows))
 
 

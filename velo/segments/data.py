@@ -12,28 +12,15 @@ import numpy as np
 from velo import _native
 from velo.errors import InvalidArgumentError
 from velo.folder.ids import IdColumn
-from velo.folder.live import SEGMENT_FIRST
+from velo.folder.manifest import SEGMENT_FIRST
 from velo.folder.opened import OpenedFolder
 from velo.segments.added import LiveColumns, NewColumns
 from velo.segments.columns import NativeIds, schema_text
-from velo.segments.delta import DeltaStretches
-from velo.segments.native_view import NativeView, segment_names
+from velo.segments.delta import DeltaStretches, NativeView, segment_names
 from velo.segments.rows import DTYPES, NUMBERS, ROW, STRINGS, GivenRows, RowShape
 from velo.segments.segment import Segment
 from velo.segments.view import View
 from velo.types import AnyArray, DurabilityName
-
-__all__ = [
-    "DONE",
-    "DUPLICATE",
-    "DURABILITY_CODES",
-    "FULL",
-    "MOVED",
-    "NO_ROW_NUMBER",
-    "REPEATED",
-    "STALE",
-    "LiveData",
-]
 
 DURABILITY_CODES: Final[dict[str, int]] = {"sync": 0, "interval": 1, "process": 2}
 DONE, DUPLICATE, FULL, STALE, REPEATED, NO_ROW_NUMBER = range(6)
@@ -47,17 +34,7 @@ class LiveData:
     Which rows and segments there are only the library knows: what is kept here is looked up by what it says,
     so an exception at any place leaves nothing behind that is not so.
 
-    Parameters
-    ----------
-    folder : OpenedFolder
-    durability : {"sync", "interval", "process"} or None
-        None: to read.
-    delta_bytes : int
-        What rows that no segment holds may take; 0: 64 MiB.
-
-    Raises
-    ------
-    NotAnIndexError, CorruptIndexError, UnsupportedVersionError, BusyError, DeviceError
+    `delta_bytes`: What rows that no segment holds may take; 0: 64 MiB.
     """
 
     def __init__(
@@ -114,7 +91,6 @@ class LiveData:
 
     @property
     def opened(self) -> list[Segment]:
-        """All that is open."""
         return [segment for segment, _ in self._opened.values()]
 
     def has(self, segment: Segment) -> bool:
@@ -133,7 +109,7 @@ class LiveData:
             self._opened[segment.name or SEGMENT_FIRST] = segment, ids
             _native.check(_native.lib.velo_live_attach(self._handle, number, ids.struct))
         kind, next_row = _ids_of(segments)
-        # Where the root tells no columns the first segment does.
+        # Without columns in the manifest those of the first segment count.
         built = segments[0].metadata if segments else None
         schema = _native.ffi.NULL if built is None else schema_text(built.schema).encode()
         _native.check(_native.lib.velo_live_begin(self._handle, kind, next_row, schema), "path")
@@ -204,12 +180,7 @@ class LiveData:
             return view
 
     def check_delta(self) -> None:
-        """Read the ids and columns of all rows that no segment holds.
-
-        Raises
-        ------
-        CorruptIndexError
-        """
+        """Read the ids and columns of all rows that no segment holds."""
         assert self._stretches is not None
         for stretch in self._stretches.of(NativeView(self._handle)):
             _ = stretch.ids, stretch.metadata
@@ -266,12 +237,7 @@ class LiveData:
         """Insert or replace rows by a segment that was made of them; a ``velo_live_done``."""
         with self._offered(made) as segment:
             return self._write(
-                "vectors",
-                _native.lib.velo_live_insert_segment,
-                rows.ids,
-                rows.options,
-                first_row,
-                *segment,
+                "vectors", _native.lib.velo_live_insert_segment, rows.ids, rows.options, first_row, *segment
             )
 
     def update(self, ids: Any, options: Any, view: View, vertices: AnyArray) -> Any:
@@ -290,13 +256,7 @@ class LiveData:
         )
 
     def add_columns(self, new: NewColumns) -> None:
-        """Add columns in one root; rows that are there have the value in them that came with each.
-
-        Raises
-        ------
-        InvalidArgumentError
-            A name that is there already.
-        """
+        """Add columns in one root; rows that are there have the value in them that came with each."""
         while True:
             with self._looking:
                 columns = self._look_at_columns(NativeView(self._handle).schema_version)
@@ -321,21 +281,7 @@ class LiveData:
     ) -> Any:
         """Put a segment into the place of those that it was made of, or of the delta.
 
-        Parameters
-        ----------
-        view : View
-        segments : sequence of int
-            Those of its segments whose place is taken, ascending.
-        taken : ndarray of uint64
-            Of each of them which of its rows were taken: a bit a row, in words of its own.
-        made : Segment or None
-            None: no row was left.
-        with_delta : bool
-            The delta of the view is taken, too.
-
-        Returns
-        -------
-        velo_live_done
+        `taken`: Of each of them which of its rows were taken: a bit a row, in words of its own.
         """
         numbers = np.array(segments, np.uint32)
         ffi = _native.ffi

@@ -1,9 +1,9 @@
-"""The delta: rows in no segment yet. Read for filters, metadata, ids and new segments."""
+"""The delta, rows in no segment yet, and native views of live data."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -12,19 +12,115 @@ import pyarrow as pa
 
 from velo import _native
 from velo.filters.compiler import FilterCompiler
+from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids, checked_ids
-from velo.folder.metadata import MetadataStore
+from velo.folder.metadata import MetadataStore, TableColumns
 from velo.fulltext.file import Words
 from velo.fulltext.opening import texts_of
 from velo.segments.added import LiveColumns
 from velo.segments.columns import read_batch, storage_schema
-from velo.segments.native_view import NativeView
-from velo.segments.table_columns import TableColumns
 from velo.types import AnyArray, Int64Array
 
-__all__ = ["DeltaRows", "DeltaStretches"]
+#: What the name of a segment's folder, or its uuid, takes at most, as velo.h says.
+_NAME_BYTES: Final = 65
 
-#: So many records, or so many rows, become a stretch; only what follows is looked at anew after a write.
+
+def segment_names(ask: Callable[..., int], handle: Any, segment: int) -> tuple[str, str]:
+    """Folder and uuid of a segment, of ``velo_live_segment`` or ``velo_live_view_segment``."""
+    name = _native.ffi.new("char[]", _NAME_BYTES)
+    uuid = _native.ffi.new("char[]", _NAME_BYTES)
+    _native.check(ask(handle, segment, name, uuid, _NAME_BYTES))
+    return _native.text(name), _native.text(uuid)
+
+
+class NativeView:
+    """A ``velo_live_view``, taken now; closed when nothing refers to it any more."""
+
+    def __init__(self, live: Any) -> None:
+        out = _native.ffi.new("velo_live_view **")
+        _native.check(_native.lib.velo_live_view_take(live, out))
+        self.handle = _native.ffi.gc(out[0], _native.lib.velo_live_view_close)
+        info = _native.new("velo_live_view_info")
+        _native.check(_native.lib.velo_live_view_info_get(self.handle, info))
+        self.layout = int(info.layout)
+        self.sequence = int(info.sequence)
+        self.schema_version = int(info.schema_version)
+        self.segment_count = int(info.segment_count)
+        self.record_count = int(info.record_count)
+        self.delta_rows = int(info.delta_rows)
+        self.delta_dead = int(info.delta_dead_rows)
+
+    def segment(self, number: int) -> tuple[str, str]:
+        """Folder and uuid of a segment; "" is the folder itself."""
+        return segment_names(_native.lib.velo_live_view_segment, self.handle, number)
+
+    def rows(self, segment: int, row_count: int) -> NativeFilter | None:
+        """The rows of a segment that live; None: all of them."""
+        out = _native.ffi.new("velo_filter **")
+        _native.check(_native.lib.velo_live_view_rows(self.handle, segment, out))
+        return None if out[0] == _native.ffi.NULL else NativeFilter(out[0], row_count)
+
+    def alive(self) -> AnyArray:
+        """Of each row of the delta whether it lives, as an array of bool."""
+        bits = np.empty((self.delta_rows + 7) // 8, np.uint8)
+        if len(bits):
+            pointer = _native.pointer("uint8_t", bits, writable=True)
+            _native.check(_native.lib.velo_live_view_dead(self.handle, pointer))
+        return ~np.unpackbits(bits, count=self.delta_rows, bitorder="little").astype(bool)
+
+    def record(self, number: int) -> Any:
+        """A ``velo_live_record``, which points into the view."""
+        record = _native.new("velo_live_record")
+        _native.check(_native.lib.velo_live_view_record(self.handle, number, record))
+        return record
+
+    @staticmethod
+    def bytes(pointer: Any, size: int) -> Any:
+        """Memory of a record; the caller keeps the view."""
+        return _native.ffi.buffer(pointer, int(size)) if size else b""
+
+    def asked(
+        self, first: int, recall: float, list_size: int, masks: Sequence[AnyArray | None]
+    ) -> tuple[Any, Any]:
+        """A ``velo_delta``, and what is to be kept as long as it is.
+
+        `recall`: 1: every row is measured. Below, at least 0.99 of the nearest are found.
+        `list_size`: Candidates that a walk keeps at least; 0: as many as the recall takes.
+        """
+        ffi = _native.ffi
+        delta = _native.new("velo_delta")
+        delta.view, delta.first = self.handle, first
+        delta.recall, delta.list_size = recall, list_size
+        bits = [None if mask is None else np.packbits(mask, bitorder="little") for mask in masks]
+        pointers = [ffi.NULL if one is None else _native.pointer("uint8_t", one) for one in bits]
+        given = ffi.new("uint8_t *[]", pointers) if pointers else ffi.NULL
+        delta.masks, delta.mask_count = given, len(pointers)
+        return delta, (self, given, pointers, bits)
+
+    def search(self, delta: Any, queries: AnyArray, k: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+        """The nearest rows of the delta alone: rows, distances, counts, and how many rows were measured."""
+        count = len(queries)
+        rows = np.empty((count, k), np.int64)
+        distances = np.empty((count, k), np.float32)
+        counts = np.empty(count, np.uint32)
+        looks = np.empty(count, np.uint32)
+        _native.check(
+            _native.lib.velo_live_view_search(
+                delta,
+                _native.pointer("float", np.ascontiguousarray(queries)),
+                count,
+                k,
+                _native.pointer("int64_t", rows, writable=True),
+                _native.pointer("float", distances, writable=True),
+                _native.pointer("uint32_t", counts, writable=True),
+                _native.pointer("uint32_t", looks, writable=True),
+            ),
+            "queries",
+        )
+        return rows, distances, counts, looks
+
+
+#: Records, or rows, of one stretch; a write invalidates only the records after the last stretch.
 _CHUNK_RECORDS: Final = 16
 _CHUNK_ROWS: Final = 4096
 
@@ -47,7 +143,6 @@ class DeltaIds(Ids):
         return {value: row for row, value in enumerate(values)}
 
     def find(self, ids: Any, argument: str = "ids") -> Int64Array:
-        """The last row of each id, -1 where there is none."""
         self.check_kind(ids, argument)
         places = self._places
         wanted = ids.tolist() if isinstance(ids, np.ndarray) else ids.to_pylist()
@@ -67,14 +162,7 @@ class DeltaIds(Ids):
 
 
 class DeltaRows:
-    """Some records of the delta: rows with ids, vectors, metadata, and filters over them.
-
-    Attributes
-    ----------
-    first, last : int
-        Its first record, and the one after its last.
-    n : int
-    """
+    """Some records of the delta: rows with ids, vectors, metadata, and filters over them."""
 
     def __init__(
         self,
@@ -94,7 +182,7 @@ class DeltaRows:
         self._words: Words | None = None
 
     def move_to(self, view: NativeView) -> None:
-        """Keep a later view of the same delta in memory: each holds dead rows of its own."""
+        """Hold a later view of the same delta in memory."""
         self._view = view
 
     # Records may be as many as rows, and most views are not asked for them: each is read when it is.
@@ -110,7 +198,6 @@ class DeltaRows:
 
     @cached_property
     def ids(self) -> DeltaIds:
-        """The rows' ids."""
         return DeltaIds(_ids_of(self._records, self._view))
 
     @cached_property

@@ -11,37 +11,14 @@ from uuid import UUID
 import numpy as np
 
 from velo import _native
-from velo.errors import (
-    DimensionMismatchError,
-    DtypeError,
-    InvalidArgumentError,
-    NotFiniteError,
-)
-from velo.filters.arrays import arrow_of
-from velo.folder.ids import NO_ID, checked_ids, given_ids
+from velo.errors import DimensionMismatchError, DtypeError, InvalidArgumentError, NotFiniteError
+from velo.filters.arrow_values import arrow_of
+from velo.folder.ids import check_each, checked_ids, given_ids
 from velo.formats.source import Source, array_of, native_dtype
 from velo.segments.added import LiveColumns
 from velo.segments.columns import NativeIds, batch_bytes, given_columns, plain_schema, some_rows
 from velo.segments.small_batch import SmallBatches
 from velo.types import AnyArray
-
-__all__ = [
-    "DTYPES",
-    "MAGNITUDE_MAX",
-    "NUMBERS",
-    "ROW",
-    "STRINGS",
-    "GivenRows",
-    "NewRows",
-    "RowShape",
-    "check_finite",
-    "checked_row_ids",
-    "given_vectors",
-    "in_type",
-    "last_of_each",
-    "not_finite",
-    "request_bytes",
-]
 
 #: What a row takes of the delta beside its vector, at least: its id, its place and its links
 #: (zig/src/live/delta.zig).
@@ -68,13 +45,7 @@ ROW, NUMBERS, STRINGS = 0, 1, 2
 class RowShape:
     """The shape and kind of an index's rows.
 
-    Attributes
-    ----------
-    dim : int
-    dtype : numpy.dtype
-    id_kind : int
-        0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
-    columns : LiveColumns
+    `id_kind`: 0: numbers that the index gives, 1: whole numbers, 2: strings, -1: no row has told.
     """
 
     dim: int
@@ -99,23 +70,7 @@ class RowShape:
 
 
 class GivenRows:
-    """Rows of one call, as far as they are the same however they come into the index.
-
-    Parameters
-    ----------
-    count, kind, column :
-        Rows, the kind of their ids, and these, None where the index gives them.
-    request :
-        As it was given.
-    upsert : bool
-
-    Attributes
-    ----------
-    count : int
-    is_numbered : bool
-    options : velo_live_insert_options
-    ids : velo_ids or NULL
-    """
+    """Rows of one call: the part common to inserts into the delta and new segments."""
 
     def __init__(self, count: int, kind: int, column: Any, request: Any, *, upsert: bool) -> None:
         self.count = count
@@ -138,27 +93,11 @@ class GivenRows:
         setattr(self.options, f"{field}_size", len(value))
 
     def id_at(self, row: int) -> Any:
-        """The id of a row."""
         return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
 
 
 class NewRows(GivenRows):
-    """Rows of one call in the library's layout.
-
-    Parameters
-    ----------
-    shape : RowShape
-    vectors, ids, metadata, request :
-        As they were given.
-    upsert : bool
-    is_distinct : bool
-        No two ids are equal, as is known already.
-
-    Raises
-    ------
-    InvalidArgumentError, DimensionMismatchError, DtypeError, NotFiniteError, DuplicateIdError
-    UnknownColumnError
-    """
+    """Rows of one call in the library's layout."""
 
     def __init__(
         self,
@@ -189,12 +128,7 @@ class NewRows(GivenRows):
 
 
 def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:
-    """Vectors as rows of the index's dimension; none is copied that is in an array or a source.
-
-    Raises
-    ------
-    DimensionMismatchError, DtypeError
-    """
+    """Vectors as rows of the index's dimension; none is copied that is in an array or a source."""
     if isinstance(given, Source):
         if given.shape[0] == 0:
             return np.zeros((0, shape.dim), shape.dtype)
@@ -203,9 +137,7 @@ def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:
         array = given if isinstance(given, np.ndarray) else array_of(given, "vectors")
         if array.dtype.kind == "O":
             raise DtypeError("vectors must be numbers; their rows may differ in length", argument="vectors")
-        if array.size == 0 and (
-            array.ndim == 1 or array.shape == (0, 0)
-        ):  # a table of no rows tells no width
+        if array.size == 0 and (array.ndim == 1 or array.shape == (0, 0)):  # an empty table has no width
             array = array.reshape(0, shape.dim)
         rows = array.reshape(1, -1) if array.ndim == 1 else array
     if len(rows.shape) != 2 or rows.shape[1] != shape.dim:
@@ -216,12 +148,7 @@ def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:
 
 
 def in_type(array: AnyArray, shape: RowShape) -> AnyArray:
-    """Vectors in the element type of the index.
-
-    Raises
-    ------
-    DtypeError
-    """
+    """Vectors in the element type of the index."""
     if array.dtype == shape.dtype:
         return np.ascontiguousarray(array)
     native = native_dtype(array.dtype)
@@ -232,7 +159,7 @@ def in_type(array: AnyArray, shape: RowShape) -> AnyArray:
 
 
 def not_finite(rows: AnyArray) -> int | None:
-    """The first row that holds what is no number, or too large a one."""
+    """The first row with NaN, infinity or too large a magnitude."""
     if rows.dtype.kind != "f":
         return None
     bad = np.flatnonzero(~(np.abs(rows) <= MAGNITUDE_MAX).all(axis=1))
@@ -240,12 +167,7 @@ def not_finite(rows: AnyArray) -> int | None:
 
 
 def check_finite(rows: AnyArray, first: int = 0) -> None:
-    """Refuse what is no number, or too large a one, in rows of which the first has this number.
-
-    Raises
-    ------
-    NotFiniteError
-    """
+    """Refuse NaN, infinity and too large magnitudes; `first` is the number of the first row."""
     bad = not_finite(rows)
     if bad is not None:
         raise NotFiniteError(
@@ -299,15 +221,7 @@ def _ids(given: Any, count: int, known: int, upsert: bool) -> tuple[int, Any]:
         column = given_ids(given, count)
     else:
         column = checked_ids(given)
-        if len(column) != count:
-            raise InvalidArgumentError(f"{len(column)} ids were given for {count} vectors", argument="ids")
-        if isinstance(column, np.ndarray) and bool((column == NO_ID).any()):
-            row = int(np.flatnonzero(column == NO_ID)[0])
-            raise InvalidArgumentError(
-                f"ids: row {row} has the id {NO_ID}, which stands for a missing hit in results",
-                argument="ids",
-                row=row,
-            )
+        check_each(column, count)
     kind = NUMBERS if isinstance(column, np.ndarray) else STRINGS
     if known == ROW:
         if not upsert:

@@ -14,28 +14,52 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, NotAnIndexError, VeloError, with_names
-from velo.filters.compiler import FilterCompiler
+from velo.errors import (
+    BudgetTooSmallError,
+    FilterTypeError,
+    InvalidArgumentError,
+    NotAnIndexError,
+    VeloError,
+    with_names,
+)
+from velo.filters.compiler import Columns, FilterCompiler
 from velo.folder.ids import Ids
 from velo.folder.manifest import read_manifest
 from velo.folder.metadata import open_metadata
 from velo.fulltext.file import Words
 from velo.fulltext.opening import OpenWords
-from velo.options import (
-    IO_CODES,
-    PLAN_CODES,
-    OpenTuning,
-    code_of,
-    in_range,
-    memory_bytes,
-)
+from velo.options import IO_CODES, PLAN_CODES, OpenTuning, code_of, in_range, memory_bytes
 from velo.options.checks import SHARE_FLOOR_BYTES, has_floor
-from velo.segments.compiler import compiler_for
 from velo.segments.completions import Completions
 from velo.segments.lifetime import LifetimeGuard
-from velo.types import AnyArray, Float32Array, IoName, Memory, PlanName
+from velo.types import AnyArray, Float32Array, Int64Array, IoName, Memory, PlanName
 
-__all__ = ["OpenOptions", "Segment", "lock_segment", "segment_bytes", "shape_in_manifest", "unlock_segment"]
+
+def compiler_for(
+    row_count: int,
+    store: Columns | None,
+    ids: Ids,
+    unknown_is_missing: bool = False,
+    *,
+    with_masks: bool = True,
+) -> FilterCompiler:
+    """The compiler of an open index: conditions over its metadata, masks over its rows, its ids."""
+
+    def vertices_of(values: Any) -> Int64Array:
+        try:
+            return ids.find(values, "filter")
+        except InvalidArgumentError as error:
+            said = error.message.removeprefix("filter: ").removeprefix("filter ")
+            raise FilterTypeError(f"filter {said}", argument="filter") from error
+
+    return FilterCompiler(
+        row_count,
+        store,
+        rows=ids.rows if with_masks else None,
+        vertices_of=vertices_of,
+        unknown_is_missing=unknown_is_missing,
+    )
+
 
 #: For whole pages where no budget was named: all those of a million vectors of 128 dimensions have room.
 _CACHE_BYTES: Final = 256 << 20
@@ -97,27 +121,8 @@ class Segment:
 
     It closes when nothing refers to it any more, or by :meth:`close`.
 
-    Parameters
-    ----------
-    folder : Path
-    how : OpenOptions
-    of_rows : int, optional
-        Rows of all segments that share a budget.
-    name : str
-        Of a segment in its folder of live data; a segment is locked, so that no writer takes it away.
-    beside : Segment, optional
-        Another segment that is open: both are searched by the same workers.
-
-    Attributes
-    ----------
-    handle : cdata
-    uuid : str
-    n, dim : int
-    ids : Ids
-    metadata : MetadataStore or None
-    filters : FilterCompiler
-    calibration : dict or None
-        As its manifest has it.
+    `name`: Of a segment in its folder of live data; a segment is locked, so that no writer takes it away.
+    `beside`: Another segment that is open: both are searched by the same workers.
     """
 
     def __init__(
@@ -219,13 +224,6 @@ class Segment:
         return self.compiler.memory_bytes
 
     def vectors(self, vertices: AnyArray) -> Float32Array:
-        """The stored vectors of some vertices.
-
-        Raises
-        ------
-        UnsupportedError
-            The index was built without them.
-        """
         return self._vectors(_native.lib.velo_get_vectors, vertices)
 
     def decoded(self, vertices: AnyArray) -> Float32Array:
@@ -246,7 +244,7 @@ class Segment:
         return vectors
 
     def close(self) -> None:
-        """Stop the workers and give memory and files back; twice is once."""
+        """Stop the workers and give memory and files back; further calls do nothing."""
         found = self._finalizer.peek()
         if found is not None:
             _, close, arguments, _ = found

@@ -14,37 +14,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from velo.filters.arrays import arrow_of
-
-__all__ = ["SmallBatches"]
+from velo.filters.arrow_values import arrow_of
 
 #: Beyond, Arrow is faster.
 _ROWS_MAX: Final = 32
 
-_NUMBERS: Final = {
-    pa.int8(): "b",
-    pa.int16(): "h",
-    pa.int32(): "i",
-    pa.int64(): "q",
-    pa.uint8(): "B",
-    pa.uint16(): "H",
-    pa.uint32(): "I",
-    pa.uint64(): "Q",
-    pa.float32(): "f",
-    pa.float64(): "d",
-}
+_NUMBERS: Final = {pa.from_numpy_dtype(np.dtype(f"={code}")): code for code in "bhiqBHIQfd"}
 _DTYPES: Final = {code: np.dtype(f"={code}") for code in _NUMBERS.values()}
 _OFFSETS: Final = {pa.string(): "i", pa.large_string(): "q"}
 
 
 class SmallBatches:
-    """Record batches of one schema.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Without dictionaries.
-    """
+    """Record batches of one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -55,15 +36,7 @@ class SmallBatches:
         self._heads: dict[int, _Head] = {}
 
     def encode(self, metadata: Any, count: int) -> bytes | None:
-        """A record batch; None where Arrow has to look at it, also to say what is wrong with it.
-
-        Parameters
-        ----------
-        metadata : dict of column to list or ndarray
-            Its values have the column's type exactly, and none is missing.
-        count : int
-            Rows.
-        """
+        """A record batch; None where Arrow has to look at it, also to say what is wrong with it."""
         columns = self._columns
         if not self._is_plain or not 0 < count <= _ROWS_MAX or type(metadata) is not dict:
             return None
@@ -142,7 +115,6 @@ class _Head:
         self._buffers = buffers + 4
 
     def _field(self, table: int, number: int) -> int:
-        """The offset of a field of a table."""
         offsets = table - struct.unpack_from("<i", self._bytes, table)[0]
         return table + int(struct.unpack_from("<H", self._bytes, offsets + 4 + 2 * number)[0])
 

@@ -13,32 +13,15 @@ import pyarrow as pa
 
 from velo.errors import InvalidArgumentError, LeftOutWarning, UnknownColumnError
 from velo.folder.metadata import given_metadata, read_table
-from velo.formats.arrow import ArrowSource
-from velo.formats.frames import VectorTable, frame_table, vector_table
+from velo.formats.arrow import ArrowSource, VectorTable, frame_table, vector_table
 from velo.formats.source import Source, array_of
-
-__all__ = ["NO_TABLE", "given_rows", "taken_apart"]
 
 #: What is said where a column is named, and there is none.
 NO_TABLE = "column names a column of a table, these vectors are none"
 
 
 def given_rows(vectors: Any, column: Any, ids: Any, ids_column: Any, metadata: Any) -> tuple[Any, Any, Any]:
-    """The vectors, the ids and the metadata of a write.
-
-    Parameters
-    ----------
-    vectors, column, ids, ids_column, metadata :
-        As :meth:`velo.Index.insert` takes them.
-
-    Raises
-    ------
-    InvalidArgumentError, UnknownColumnError, NotFiniteError, DimensionMismatchError
-
-    Warns
-    -----
-    LeftOutWarning
-    """
+    """The vectors, the ids and the metadata of a write."""
     names_columns = column is not None or ids_column is not None or metadata is True
     if isinstance(vectors, np.ndarray) and not names_columns:  # as most calls are
         return vectors, ids, metadata
@@ -68,21 +51,9 @@ def taken_apart(
 ) -> tuple[Any, Any]:
     """The ids and the metadata of vectors, out of their table or given beside it.
 
-    Parameters
-    ----------
-    held : VectorTable or None
-        None: the vectors came without a table.
-    row_count : int
-    ids : optional
-    ids_column : str, optional
-        A column of the vectors' table, else of the metadata; it becomes no metadata.
-    metadata : optional
-        True: all other columns of the vectors' table.
-
-    Warns
-    -----
-    LeftOutWarning
-        Columns of the vectors' table that become neither ids nor metadata.
+    `held`: None: the vectors came without a table.
+    `ids_column`: A column of the vectors' table, else of the metadata; it becomes no metadata.
+    `metadata`: True: all other columns of the vectors' table.
     """
     if ids is not None and ids_column is not None:
         raise InvalidArgumentError("ids and ids_column do not go together", argument="ids_column")

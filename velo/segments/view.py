@@ -12,15 +12,12 @@ import numpy as np
 from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
-from velo.folder.live import SEGMENT_FIRST
+from velo.folder.manifest import SEGMENT_FIRST
 from velo.segments.chunked import ChunkedColumns, ChunkedCompiler, ChunkedIds, Stretch
-from velo.segments.delta import DeltaRows
-from velo.segments.native_view import NativeView
+from velo.segments.delta import DeltaRows, NativeView
 from velo.segments.rows import STRINGS, RowShape
 from velo.segments.segment import Segment
 from velo.types import AnyArray
-
-__all__ = ["AliveRows", "View"]
 
 #: Filters of callers that are kept together with the rows that live.
 _KEPT: Final = 64
@@ -29,13 +26,7 @@ _DELTA: Final = 2**32 - 1
 
 
 class AliveRows:
-    """The rows of a segment that live.
-
-    Attributes
-    ----------
-    rows : NativeFilter or None
-        None: all of them do.
-    """
+    """The rows of a segment that live."""
 
     def __init__(self, rows: NativeFilter | None) -> None:
         self.rows = rows
@@ -43,7 +34,7 @@ class AliveRows:
         self._kept: OrderedDict[int, NativeFilter] = OrderedDict()
 
     def applied(self, filters: Sequence[NativeFilter | None]) -> list[NativeFilter | None]:
-        """The filters of a search, none of which lets a dead row pass."""
+        """The filters of a search, restricted to living rows."""
         if self.rows is None:
             return list(filters)
         return [self.rows if one is None else self._restricted(one) for one in filters or [None]]
@@ -74,27 +65,11 @@ class AliveRows:
 
 
 class View:
-    """Segments, delta and dead rows at one moment.
+    """A snapshot of the segments, the delta and the deleted rows of one folder.
 
-    Attributes
-    ----------
-    native : NativeView
-    segments : tuple of Segment
-    delta : list of DeltaRows
-        The rows of the delta.
-    shape : RowShape
-    alive : list of AliveRows
-        Of each segment.
-    delta_alive : ndarray of bool
-    sole : Segment or None
-        The one segment, where nothing else is there and it is what was built: to a search it is an index as
-        it was built, with a filter.
-    n : int
-        Vertices: rows of all segments and of the delta, dead ones among them.
-    stretches : list of Stretch
-        The segments, then the delta; one without rows if the view has neither.
-    ids, filters, metadata :
-        Over all vertices.
+    `sole`: The one segment, where nothing else is there and it is what was built: to a search it is an
+      index as it was built, with a filter.
+    `stretches`: The segments, then the delta; one without rows if the view has neither.
     """
 
     def __init__(
@@ -146,7 +121,7 @@ class View:
 
     @property
     def live_count(self) -> int:
-        """Rows that live."""
+        """Living rows."""
         segments = sum(
             segment.n if one.rows is None else one.rows.count()
             for segment, one in zip(self.segments, self.alive, strict=True)
@@ -168,7 +143,6 @@ class View:
         return vertices
 
     def are_alive(self, vertices: AnyArray) -> AnyArray:
-        """Of some vertices whether they live."""
         alive = np.ones(len(vertices), bool)
         segments, rows = self.places(vertices)
         for segment in np.unique(segments):
@@ -188,19 +162,7 @@ class View:
         return segments, rows
 
     def vectors(self, vertices: AnyArray, *, decoded: bool = False) -> AnyArray:
-        """The vectors of some vertices as they were given, in float32.
-
-        Parameters
-        ----------
-        vertices : ndarray
-        decoded : bool
-            Of a segment that was built without vectors, what its codes tell of them.
-
-        Raises
-        ------
-        UnsupportedError
-            A segment was built without them, and they are to be as they were given.
-        """
+        """The vectors of some vertices as they were given, in float32."""
         out = np.empty((len(vertices), self.shape.dim), np.float32)
         segments, rows = self.places(vertices)
         for segment in np.unique(segments):
@@ -214,7 +176,6 @@ class View:
         return out
 
     def delta_vectors(self, rows: AnyArray) -> AnyArray:
-        """The vectors of some rows of the delta as they were given."""
         out = np.empty((len(rows), self.shape.dim), self.shape.dtype)
         first = 0
         for stretch in self.delta:

@@ -7,8 +7,6 @@ import pyarrow as pa
 
 from velo.types import Float32Array
 
-__all__ = ["synthetic_metadata", "synthetic_vectors"]
-
 _BLOCK = 4096
 
 

@@ -12,8 +12,6 @@ from velo.formats.source import chunk_rows
 from velo.formats.truth import Truth
 from velo.types import AnyArray, Int64Array, MetricName
 
-__all__ = ["brute_force", "exact_distances", "recall_at_k"]
-
 #: Queries compared at once: bounds the matrix of distances.
 _QUERIES_AT_ONCE = 256
 
@@ -79,7 +77,7 @@ def brute_force(
                 distances = np.where(passing if mask.ndim == 1 else passing[part], distances, np.inf)
             ids = np.concatenate([best_ids[part], np.broadcast_to(numbers, distances.shape)], axis=1)
             joined = np.concatenate([best[part], distances], axis=1)
-            # Stable, and earlier rows stand first: ties go by the lower row.
+            # Stable: ties go to the lower row.
             order = np.argsort(joined, axis=1, kind="stable")[:, :k]
             best[part] = np.take_along_axis(joined, order, axis=1)
             best_ids[part] = np.take_along_axis(ids, order, axis=1)

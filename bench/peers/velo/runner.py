@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import velo
 from bench.peers.protocol import System, run, status_bytes
 from velo.building.build import build_shard
-from velo.building.queries import query_sample
+from velo.building.tables import query_sample
 from velo.formats.files import as_source
 from velo.options import BuildOptions
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
-from velo.folder.consistent import read_consistently
-from velo.folder.live import FOLDER_MANIFEST_FILE, is_live
-from velo.folder.replace import os_failure
+from velo.folder.manifest import FOLDER_MANIFEST_FILE, is_live
+from velo.folder.replace import os_failure, read_consistently
 from velo.folder.shards import built_uuid, is_within
 from velo_serving.catalog.locations import checksum_of, find_file, is_url, join, read_file
 from velo_serving.catalog.spec import ShardSpec

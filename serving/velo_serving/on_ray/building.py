@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from velo.building.collection import row_ranges, shard_name
-from velo.building.queries import query_sample
-from velo.building.tables import check_order, parts_of
+from velo.building.tables import check_order, parts_of, query_sample
 from velo.errors import EmptyError, IndexExistsError, InvalidArgumentError, VeloError
 from velo.folder.ids import given_ids
 from velo.folder.metadata import given_metadata

@@ -17,9 +17,8 @@ import pyarrow as pa
 from velo.building.build import build_shard
 from velo.building.tables import parts_of
 from velo.errors import IndexExistsError, InvalidArgumentError
-from velo.folder.leftovers import MARKER
 from velo.folder.manifest import MANIFEST_FILE
-from velo.folder.replace import durable_file, os_failure
+from velo.folder.replace import MARKER, durable_file, os_failure
 from velo.formats.files import as_source, open_vectors
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.options import BuildOptions

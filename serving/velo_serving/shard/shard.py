@@ -21,7 +21,7 @@ from msgspec import structs
 
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
-from velo.folder.live import is_live
+from velo.folder.manifest import is_live
 from velo.folder.shards import built_uuid, check_shard
 from velo_serving.catalog.locations import shard_folder
 from velo_serving.catalog.spec import ShardSpec
