@@ -17,16 +17,6 @@ from velo_serving.catalog.locations import checksum_of, find_file, is_url, join,
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import CollectionFormatError
 
-__all__ = [
-    "COLLECTION_FILE",
-    "FORMAT_VERSION",
-    "Collection",
-    "Pin",
-    "ShardEntry",
-    "checked_name",
-    "read_collection",
-]
-
 COLLECTION_FILE = "collection.json"
 MANIFEST_FILE = "manifest.json"
 

@@ -19,8 +19,6 @@ from velo_serving.protocol.errors import SupersededError
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import ShardHealth
 
-__all__ = ["LEAVE_S", "About", "Launcher", "start_generation", "superseded"]
-
 #: How long shards of a former version stay for gateways that have not left them.
 LEAVE_S = 30.0
 
@@ -93,13 +91,7 @@ class Launcher(Protocol[H]):
 def start_generation(
     launcher: Launcher[H], about: About, timeout_s: float = 0.0, progress: Progress | None = None
 ) -> tuple[dict[Place, H], dict[Place, ShardHealth]]:
-    """Start all shards of a generation at once, so that the slowest sets the time, or none.
-
-    Raises
-    ------
-    VeloError
-        Why a shard cannot be opened.
-    """
+    """Start all shards of a generation at once, so that the slowest sets the time, or none."""
     started = launcher.start(about)
     try:
         healths = launcher.healths(about, started, timeout_s, progress)

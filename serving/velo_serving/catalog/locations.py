@@ -18,20 +18,6 @@ from velo.errors import CorruptIndexError, InvalidArgumentError, VeloError
 from velo.folder.manifest import MANIFEST_FILE
 from velo_serving.protocol.errors import LocationError, ShardNotHereError
 
-__all__ = [
-    "cache_folder",
-    "checksum_of",
-    "find_file",
-    "is_url",
-    "join",
-    "keep",
-    "read_file",
-    "send_folder",
-    "shard_folder",
-    "stage",
-    "write_file",
-]
-
 #: Files are copied in pieces of this size.
 CHUNK_BYTES: Final = 8 << 20
 
@@ -82,13 +68,7 @@ def _store(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def find_file(url: str) -> bytes | None:
-    """Read a small file, or say with None that it is not there.
-
-    Raises
-    ------
-    LocationError
-        The store does not answer, or not to the end.
-    """
+    """Read a small file, or say with None that it is not there."""
     with _store(url) as (system, path):
         try:
             file = system.open_input_stream(path)
@@ -100,13 +80,7 @@ def find_file(url: str) -> bytes | None:
 
 
 def read_file(url: str) -> bytes:
-    """Read a small file.
-
-    Raises
-    ------
-    LocationError
-        It is not there, or the store does not answer.
-    """
+    """Read a small file."""
     content = find_file(url)
     if content is None:
         raise LocationError(f"{url} is not there", file=url)
@@ -122,13 +96,7 @@ def write_file(url: str, content: bytes) -> None:
 
 
 def send_folder(folder: Path, url: str) -> None:
-    """Copy the files of an index into a store, its manifest last: without one there is no index.
-
-    Parameters
-    ----------
-    url : str
-        What is there is replaced.
-    """
+    """Copy the files of an index into a store, its manifest last: without one there is no index."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     names.sort(key=lambda name: name == MANIFEST_FILE)
     with _store(url) as (system, path):
@@ -142,24 +110,7 @@ def send_folder(folder: Path, url: str) -> None:
 
 
 def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", writable: bool = False) -> str:
-    """The folder of a shard on this machine: the first that exists, else staged from a store.
-
-    Parameters
-    ----------
-    name : str
-        Of the shard, for errors.
-    locations : sequence of str
-        Folders, and places in object stores.
-    checksum : str
-        What the manifest must be.
-    writable : bool
-        Whether rows are to be written there: a staged copy is none to write to.
-
-    Raises
-    ------
-    ShardNotHereError
-        No folder exists, and no store is named.
-    """
+    """The folder of a shard on this machine: the first that exists, else staged from a store."""
     for location in locations:
         if not is_url(location) and Path(location).is_dir():
             return location
@@ -185,25 +136,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
 
 
 def stage(url: str, *, checksum: str = "") -> Path:
-    """Copy an index out of a store, unless it was before; it is verified before it has its name.
-
-    Parameters
-    ----------
-    checksum : str
-        Of its manifest; without it whatever manifest is there.
-
-    Returns
-    -------
-    Path
-        The folder of the index.
-
-    Raises
-    ------
-    CorruptIndexError
-        It is another index than the checksum says, or damaged.
-    LocationError
-        The store does not bring it.
-    """
+    """Copy an index out of a store, unless it was before; it is verified before it has its name."""
     top = cache_folder()
     if checksum and (top / checksum[:NAME_LENGTH]).is_dir():
         return top / checksum[:NAME_LENGTH]

@@ -9,8 +9,6 @@ from typing import Protocol
 from velo_serving.protocol.types import Shape, ShardHealth, ShardIdentity
 from velo_serving.transport.endpoint import Endpoint
 
-__all__ = ["CollectionRecord", "Directory", "Keeper", "Place", "ShardRecord", "record_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
@@ -88,13 +86,7 @@ def record_of(
     version: str = "",
     generation: int = 1,
 ) -> CollectionRecord:
-    """Describe a collection by what its shards said of themselves.
-
-    Parameters
-    ----------
-    healths : sequence of (str, ShardHealth)
-        Of every shard, by name.
-    """
+    """Describe a collection by what its shards said of themselves."""
     first = healths[0][1]
     return CollectionRecord(
         name,

@@ -14,8 +14,6 @@ from velo.folder.snapshot import snapshot
 from velo_serving.catalog.collection import Collection, checked_name, read_collection
 from velo_serving.protocol.types import Shape
 
-__all__ = ["COLLECTIONS_MAX", "Root", "snapshot_collection"]
-
 #: What one server serves, with what clients make: each has threads and a process of its own.
 COLLECTIONS_MAX: Final = 256
 
@@ -23,13 +21,7 @@ _SUFFIX: Final = ".velo"
 
 
 class Root:
-    """A folder of collections: all that are there are served, and others come and go.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no such folder.
-    """
+    """A folder of collections: all that are there are served, and others come and go."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
@@ -61,13 +53,7 @@ class Root:
         return read_collection(path)
 
     def drop(self, collection: Collection) -> list[str]:
-        """Remove a collection that nobody serves any more; names of what others put there, which stays.
-
-        Raises
-        ------
-        VeloError
-            As of ``remove_index``.
-        """
+        """Remove a collection that nobody serves any more; names of what others put there, which stays."""
         return remove_index(Path(collection.path))
 
     def check_drop(self, collection: Collection) -> None:
@@ -77,22 +63,7 @@ class Root:
 
 
 def snapshot_collection(collection: Collection, path: str) -> None:
-    """Copy what a collection holds now to another folder, as ``velo.Index.snapshot`` does.
-
-    Parameters
-    ----------
-    collection : Collection
-        Others may write to it.
-    path : str
-        Not there, or an empty folder.
-
-    Raises
-    ------
-    UnsupportedError
-        It lies in an object store, or some shard does.
-    VeloError
-        As of ``velo.Index.snapshot``.
-    """
+    """Copy what a collection holds now to another folder, as ``velo.Index.snapshot`` does."""
     source = collection.path
     shards = [] if collection.shards[0].path == source else [entry.path for entry in collection.shards]
     if not all(isinstance(one, Path) for one in (source, *shards)):

@@ -10,8 +10,6 @@ from velo.options import memory_bytes
 from velo_serving.catalog.collection import Collection
 from velo_serving.protocol.types import ShardHealth
 
-__all__ = ["check_shard", "share_of_cores", "split_memory"]
-
 
 def share_of_cores(shards: int) -> int:
     """Threads of each of some shards on this machine that nobody gave a number: they share its cores."""

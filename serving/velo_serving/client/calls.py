@@ -26,21 +26,6 @@ from velo_serving.transport.codec import stream_of, table_of
 if TYPE_CHECKING:
     import httpx
 
-__all__ = [
-    "FILTER_IN_URL_BYTES_MAX",
-    "BodyFormat",
-    "Call",
-    "Target",
-    "for_rows",
-    "fusion_field",
-    "id_column",
-    "json_call",
-    "range_call",
-    "search_call",
-    "write_call",
-    "written",
-]
-
 R = TypeVar("R")
 BodyFormat: TypeAlias = Literal["json", "arrow"]
 

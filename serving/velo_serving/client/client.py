@@ -16,9 +16,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
 from velo.errors import InvalidArgumentError
 from velo_serving.client.calls import BodyFormat, Call, Target
 from velo_serving.client.requests import Requests
-from velo_serving.client.tries import ConnectionFailedError, Tries, httpx
-
-__all__ = ["AsyncClient", "Client", "ConnectionFailedError"]
+from velo_serving.client.tries import ConnectionFailedError as ConnectionFailedError
+from velo_serving.client.tries import Tries, httpx
 
 P = ParamSpec("P")
 R = TypeVar("R")

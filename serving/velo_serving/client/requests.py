@@ -37,8 +37,6 @@ from velo_serving.transport.codec import stream_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Requests"]
-
 R = TypeVar("R")
 
 

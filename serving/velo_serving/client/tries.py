@@ -15,11 +15,9 @@ from velo_serving.protocol import errors as serving_errors
 from velo_serving.protocol.errors import QueueFullError, RemoteError, ServingError
 
 try:
-    import httpx
+    import httpx as httpx
 except ImportError as error:
     raise MissingDependencyError("httpx is not installed; pip install 'veloann[serving]'") from error
-
-__all__ = ["ConnectionFailedError", "Tries", "httpx"]
 
 RETRY_STATUSES: Final = (429, 503)
 

@@ -22,8 +22,6 @@ from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
 from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
-__all__ = ["DOCS_FILES", "OPEN_PATHS", "Access", "ApiKeys", "Guarded", "check_may_write", "describe_security"]
-
 Role: TypeAlias = Literal["read", "admin"]
 
 #: What answers without a key: whether the server is well, and what may be asked of it.
@@ -133,11 +131,6 @@ class ApiKeys:
 
     A line has a role and a key: ``read KEY`` or ``admin KEY``. Empty lines and those that begin with ``#``
     say nothing. Where the file cannot be read any more, the keys that were known stay, and the log says why.
-
-    Raises
-    ------
-    ApiKeyFileError
-        The file cannot be read, or has a line that is none.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -232,17 +225,7 @@ def check_may_write() -> None:
 def describe_security(
     document: MutableMapping[str, Any], writes: Iterable[tuple[str, str]], errors: Mapping[str, Any]
 ) -> None:
-    """Say in an OpenAPI document which operations ask for a key.
-
-    Parameters
-    ----------
-    document : mapping
-        It is changed.
-    writes : iterable of (str, str)
-        Methods and paths that need an admin key.
-    errors : mapping
-        The content of an answer that is an error.
-    """
+    """Say in an OpenAPI document which operations ask for a key."""
     document["components"]["securitySchemes"] = {
         "apiKey": {"type": "http", "scheme": "bearer", "description": "A key of the server's file."}
     }

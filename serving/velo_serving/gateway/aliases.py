@@ -12,8 +12,6 @@ from velo_serving.gateway.watched import LOOK_S, WatchedFile, read_lines
 from velo_serving.protocol.errors import AliasFileError, UnknownCollectionError
 from velo_serving.routing.backend import Backend
 
-__all__ = ["Aliases"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 log = logging.getLogger("velo_serving")
@@ -29,11 +27,6 @@ class Aliases:
     ----------
     backend : Backend
         Which finds collections under these names from now on.
-
-    Raises
-    ------
-    AliasFileError
-        The file cannot be read, or has a line that is none.
     """
 
     def __init__(self, path: str | Path, backend: Backend) -> None:

@@ -61,8 +61,6 @@ from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
 
-__all__ = ["create_app"]
-
 DESCRIPTION = (
     "Nearest neighbors from indexes that live on SSDs. Bodies hold one or many vectors, each with a filter "
     "of its own; an answer says how many shards took part in it."

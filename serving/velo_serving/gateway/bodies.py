@@ -32,17 +32,6 @@ from velo_serving.protocol.requests import (
 )
 from velo_serving.transport.codec import is_compressed, table_of
 
-__all__ = [
-    "ARROW",
-    "JSON",
-    "array_of_arrow",
-    "check_encoding",
-    "is_long_to_parse",
-    "media_type_of",
-    "parse_search",
-    "table_of_arrow",
-]
-
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -80,24 +69,7 @@ def parse_search(
     limits: GatewayLimits,
     columns: Callable[[], Sequence[str]] = tuple,
 ) -> SearchRequest:
-    """Make a request of a body and the query string.
-
-    Parameters
-    ----------
-    media_type : str
-        One of ``READS``.
-    pairs : list of (str, str)
-        The query string: options of an Arrow body. With a JSON body it must be empty.
-    dim : int
-        Of the collection.
-    columns : callable
-        Names those of the collection: what ``return_metadata`` true stands for.
-
-    Raises
-    ------
-    VeloError
-        One that ``gateway.errors`` maps to 400, 413 or 422.
-    """
+    """Make a request of a body and the query string."""
     filters: tuple[FilterForm | None, ...] | None
     if media_type == JSON:
         refuse_query(pairs)
@@ -333,18 +305,7 @@ def _texts(column: pa.ChunkedArray[Any]) -> list[str | None]:
 
 
 def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
-    """Read an Arrow stream without trusting it.
-
-    Parameters
-    ----------
-    bytes_max : int
-        So much may a column take once each row has its own copy of its value.
-
-    Raises
-    ------
-    UnsupportedMediaTypeError
-        Its buffers are compressed.
-    """
+    """Read an Arrow stream without trusting it."""
     try:
         if is_compressed(body):
             raise UnsupportedMediaTypeError("compressed Arrow is not read here; send the stream plain")
@@ -402,13 +363,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def array_of_arrow(given: Any) -> Any:
-    """Make a matrix of a list column.
-
-    Returns
-    -------
-    ndarray of shape (rows, dim)
-        Of the type of the lists.
-    """
+    """Make a matrix of a list column."""
     column: Any = given.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)

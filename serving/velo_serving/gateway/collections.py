@@ -21,22 +21,6 @@ from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
 from velo_serving.transport.codec import table_of
 
-__all__ = [
-    "CREATE_TYPES",
-    "CreateAnswer",
-    "CreateBody",
-    "CreateOptions",
-    "DropAnswer",
-    "PublishAnswer",
-    "PublishBody",
-    "SnapshotAnswer",
-    "SnapshotBody",
-    "create",
-    "drop",
-    "publish",
-    "snapshot",
-]
-
 #: Bodies that create a collection.
 CREATE_TYPES = (bodies.JSON, bodies.ARROW)
 
@@ -129,15 +113,7 @@ def _check_may_name_folders(has_keys: bool, what: str) -> None:
 async def create(
     media_type: str, body: bytes, pairs: Sequence[tuple[str, str]], backend: Backend
 ) -> CreateAnswer:
-    """Make a collection without rows, and serve it.
-
-    Raises
-    ------
-    AdminKeyError
-        The key is for reading.
-    UnsupportedError, IndexExistsError, InvalidArgumentError
-        As of ``Backend.create``.
-    """
+    """Make a collection without rows, and serve it."""
     started = time.perf_counter()
     schema: pa.Schema | None = None
     asked: CreateOptions
@@ -160,28 +136,14 @@ async def create(
 
 
 async def drop(name: str, backend: Backend) -> DropAnswer:
-    """Serve a collection no more, and remove what velo made of it.
-
-    Raises
-    ------
-    UnsupportedError, UnknownCollectionError, BusyError
-        As of ``Backend.drop``.
-    """
+    """Serve a collection no more, and remove what velo made of it."""
     started = time.perf_counter()
     left = await backend.drop(name)
     return DropAnswer(name=name, left=left, took_ms=took_ms(started))
 
 
 async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> PublishAnswer:
-    """Serve another build; searches go on meanwhile.
-
-    Raises
-    ------
-    AdminKeyError
-        The key is for reading, or the server asks for none.
-    PublicationError
-        It cannot be opened; what was served still is.
-    """
+    """Serve another build; searches go on meanwhile."""
     _check_may_name_folders(has_keys, "publish")
     started = time.perf_counter()
     asked = parsed(PublishBody, body)
@@ -193,15 +155,7 @@ async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> P
 
 
 async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> SnapshotAnswer:
-    """Copy what is served now to another folder; writes go on meanwhile.
-
-    Raises
-    ------
-    AdminKeyError
-        The key is for reading, or the server asks for none.
-    IndexExistsError, UnsupportedError
-        As of ``ServedCollection.snapshot``.
-    """
+    """Copy what is served now to another folder; writes go on meanwhile."""
     _check_may_name_folders(has_keys, "take a snapshot")
     started = time.perf_counter()
     asked = parsed(SnapshotBody, body)

@@ -15,8 +15,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from velo_serving.protocol.limits import GatewayLimits
 
-__all__ = ["bounded_protocol"]
-
 _TIMEOUT_ANSWER = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"  # as for bodies
 )

@@ -17,17 +17,9 @@ from velo_serving.protocol.hits import costs_of
 from velo_serving.protocol.types import Answer
 from velo_serving.transport.codec import stream_of
 
-__all__ = ["choose_type", "encoded"]
-
 
 def choose_type(accept: str | None, offered: Sequence[str]) -> str:
-    """Choose the form of an answer from an Accept header.
-
-    Parameters
-    ----------
-    offered : sequence of str
-        Forms that there are; the first where all are alike.
-    """
+    """Choose the form of an answer from an Accept header."""
     preferences: list[tuple[float, int, str]] = []
     for place, part in enumerate((accept or "*/*").split(",")):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

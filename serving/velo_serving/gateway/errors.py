@@ -18,8 +18,6 @@ from velo.errors import VeloError
 from velo_serving.gateway.logs import request_id
 from velo_serving.protocol import errors as serving_errors
 
-__all__ = ["BodyTimeoutError", "RequestError", "error_response", "filter_place", "install", "status_of"]
-
 log = logging.getLogger("velo_serving")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["JsonLines", "Logged", "log_as_json", "note", "request_id"]
-
 #: Of the request that is being answered, "" where there is none.
 request_id: ContextVar[str] = ContextVar("velo_request_id", default="")
 

@@ -22,8 +22,6 @@ import velo
 from velo_serving.protocol.types import Hits
 from velo_serving.routing.backend import Backend
 
-__all__ = ["CONTENT_TYPE", "Measured", "Metrics"]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: From what a shard takes in memory to what nobody waits for.

@@ -13,16 +13,6 @@ from velo_serving.gateway import bodies
 from velo_serving.gateway.access import describe_security
 from velo_serving.gateway.schemas import ErrorAnswer, components, content_of, query_parameters
 
-__all__ = [
-    "CREATE_ERRORS",
-    "DROP_ERRORS",
-    "ERRORS",
-    "PUBLISH_ERRORS",
-    "SNAPSHOT_ERRORS",
-    "WRITE_ERRORS",
-    "Document",
-]
-
 Errors = Mapping[int, str]
 
 ERRORS: Errors = {
@@ -92,28 +82,7 @@ class Document:
         without: Iterable[str] = (),
         arrow_answer: bool = False,
     ) -> dict[str, Any]:
-        """Describe an operation to FastAPI.
-
-        Parameters
-        ----------
-        errors : mapping, optional
-            Descriptions by status.
-        body : type, optional
-            Of the JSON body.
-        arrow : str
-            The content of an Arrow body, where one is read.
-        query : type, optional
-            Options beside an Arrow body.
-        without : iterable of str
-            Fields of `query` that are not options there.
-        arrow_answer : bool
-            Whether the answer may be Arrow, too.
-
-        Returns
-        -------
-        dict
-            Keywords of ``FastAPI.add_api_route``.
-        """
+        """Describe an operation to FastAPI."""
         self._models |= {one for one in (answer, body) if one is not None}
         binary = {"type": "string", "format": "binary"}
         answers = content_of(answer) | ({bodies.ARROW: {"schema": binary}} if arrow_answer else {})
@@ -136,13 +105,7 @@ class Document:
         }
 
     def attach(self, app: FastAPI, writes: Iterable[tuple[str, str]] | None) -> None:
-        """Let the app's document have the structs, and where keys are asked for, who needs which.
-
-        Parameters
-        ----------
-        writes : iterable of (str, str) or None
-            Methods and paths that need an admin key; None: no keys are asked for.
-        """
+        """Let the app's document have the structs, and where keys are asked for, who needs which."""
         plain = app.openapi
 
         def described() -> dict[str, Any]:

@@ -28,8 +28,6 @@ from velo_serving.routing.lookups import Found, UnknownIds
 from velo_serving.routing.served import Generation
 from velo_serving.transport.codec import stream_of
 
-__all__ = ["ROUTES", "Looked", "Lookup", "LookupRoute", "check_dim", "parsed_lookup", "status_of", "written"]
-
 #: Rows of one answer.
 ROWS_MAX: Final = 1000
 

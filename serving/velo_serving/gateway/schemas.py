@@ -17,26 +17,6 @@ from velo.hints import OPTIONS
 from velo_serving.gateway.errors import RequestError, filter_place
 from velo_serving.protocol.requests import FilterForm, SearchBody
 
-__all__ = [
-    "CollectionAnswer",
-    "CollectionList",
-    "ErrorAnswer",
-    "HealthAnswer",
-    "ReadyAnswer",
-    "SearchAnswer",
-    "Status",
-    "check_filter",
-    "components",
-    "content_of",
-    "parsed",
-    "parsed_query",
-    "query_parameters",
-    "reference",
-    "refuse_query",
-    "seconds",
-    "took_ms",
-]
-
 B = TypeVar("B")
 
 #: What msgspec calls the types of JSON.
@@ -205,13 +185,7 @@ def components(models: Iterable[type[Struct]]) -> dict[str, Any]:
 
 
 def query_parameters(model: type[Struct], without: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The fields of a struct as parameters of the query string, beside a body of Arrow.
-
-    Parameters
-    ----------
-    without : iterable of str
-        Fields that a body of Arrow has as columns, or not at all.
-    """
+    """The fields of a struct as parameters of the query string, beside a body of Arrow."""
     fields = components([model])[model.__name__]["properties"]
     return [_parameter(name, field) for name, field in fields.items() if name not in set(without)]
 

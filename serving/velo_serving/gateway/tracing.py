@@ -17,8 +17,6 @@ from velo.errors import MissingDependencyError
 from velo_serving.gateway.logs import request_id
 from velo_serving.protocol import spans
 
-__all__ = ["Traced", "provider_of_environment"]
-
 #: OpenTelemetry's own words for where spans go.
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -26,13 +24,7 @@ MISSING: Final = "OpenTelemetry is not installed; pip install 'veloann[otel]'"
 
 
 def provider_of_environment() -> Any:
-    """The provider that OpenTelemetry's variables ask for, which sends spans over OTLP, or None.
-
-    Raises
-    ------
-    MissingDependencyError
-        Spans are asked for, and the extra ``otel`` is not installed.
-    """
+    """The provider that OpenTelemetry's variables ask for, which sends spans over OTLP, or None."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if not any(os.environ.get(name) for name in ENDPOINTS):
@@ -88,13 +80,7 @@ class _Maker:
 
 
 class Traced:
-    """Middleware: a span for each request, below the one that its ``traceparent`` names.
-
-    Raises
-    ------
-    MissingDependencyError
-        The extra ``otel`` is not installed.
-    """
+    """Middleware: a span for each request, below the one that its ``traceparent`` names."""
 
     def __init__(self, app: ASGIApp, provider: Any) -> None:
         try:

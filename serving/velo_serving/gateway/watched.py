@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LOOK_S", "WatchedFile", "read_lines"]
-
 #: How often a file is looked at.
 LOOK_S: Final = 1.0
 
@@ -43,18 +41,7 @@ class WatchedFile:
 
 
 def read_lines(path: Path, wrong: Callable[[str, str], Exception]) -> Iterator[tuple[str, list[str]]]:
-    """The words of each line that says something; empty ones and those that begin with ``#`` do not.
-
-    Parameters
-    ----------
-    wrong : callable
-        Makes the error to raise of a place, which is the file or a line in it, and of what is wrong there.
-
-    Yields
-    ------
-    tuple of str and list of str
-        The place, and the words.
-    """
+    """The words of each line that says something; empty ones and those that begin with ``#`` do not."""
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

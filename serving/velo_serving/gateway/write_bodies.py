@@ -28,18 +28,6 @@ from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import Ids, OneFilter, Timeout, check_ids
 from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
 
-__all__ = [
-    "BODIES",
-    "DeleteBody",
-    "FlushBody",
-    "InsertBody",
-    "OptimizeBody",
-    "UpdateBody",
-    "UpsertBody",
-    "WriteOptions",
-    "parse_write",
-]
-
 #: What an Arrow column is called that is metadata of the name of another part of the row.
 _METADATA: Final = "metadata."
 
@@ -146,22 +134,7 @@ def parse_write(
     rows: RowFormat,
     limits: GatewayLimits,
 ) -> WriteRequest:
-    """Make a write of a body and the query string.
-
-    Parameters
-    ----------
-    media_type : str
-        JSON or Arrow.
-    pairs : list of (str, str)
-        The query string. With a JSON body it must be empty.
-    dim : int
-        Of the collection.
-
-    Raises
-    ------
-    VeloError
-        One that ``gateway.errors`` maps to 400, 409, 413 or 422.
-    """
+    """Make a write of a body and the query string."""
     if media_type == bodies.JSON:
         request = _of_json(verb, body, pairs, dim, rows, limits)
     else:

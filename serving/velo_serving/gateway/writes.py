@@ -20,8 +20,6 @@ from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
 from velo_serving.routing.writes import Maintenance, Verb
 
-__all__ = ["WRITE_ROUTES", "WriteRoute"]
-
 
 class WriteAnswer(Struct):
     """The result of a write."""

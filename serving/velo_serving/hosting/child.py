@@ -15,8 +15,6 @@ from typing import Any
 from velo_serving.protocol.errors import ChildEndedError
 from velo_serving.shard.process import QUESTION
 
-__all__ = ["Child"]
-
 #: Pauses before a process that died is started again: the first, and the most.
 RESTART_S = 0.05
 RESTART_MAX_S = 5.0
@@ -93,13 +91,7 @@ class Child:
         self._watch.start()
 
     def first_line(self) -> str:
-        """Wait for the first line of the first process.
-
-        Raises
-        ------
-        ChildEndedError
-            It ended before it wrote one.
-        """
+        """Wait for the first line of the first process."""
         return self._first.result()
 
     def is_there(self, timeout_s: float) -> bool:
@@ -118,13 +110,7 @@ class Child:
                 process.stdin.flush()
 
     def ping(self, message: Any) -> int:
-        """Ask whether the process is at work, which it answers with any line.
-
-        Returns
-        -------
-        int
-            How often in a row it was asked and did not answer, from the first line that it wrote.
-        """
+        """Ask whether the process is at work, which it answers with any line."""
         self._asked += self._heard
         self.tell(message)
         return self._asked - 1

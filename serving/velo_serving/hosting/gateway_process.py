@@ -32,8 +32,6 @@ from velo_serving.routing.served import served_collection
 from velo_serving.shard.process import QUESTION
 from velo_serving.transport.endpoint import Endpoint
 
-__all__ = ["ASKED", "PING", "Question", "Told", "WorkerMessage", "main"]
-
 #: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
 #: beside it have them.
 START_S = 5.0

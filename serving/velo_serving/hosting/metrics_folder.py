@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PREFIX", "metrics_folder"]
-
 PREFIX: Final = "velo-metrics-"
 
 #: The file in a folder whose lock says that somebody uses it. A pid would not do: another process may have
@@ -24,14 +22,7 @@ OWNER: Final = "owner"
 
 @contextmanager
 def metrics_folder() -> Iterator[tuple[str, int]]:
-    """Make a folder that is there as long as somebody uses it, and take away those that nobody does.
-
-    Returns
-    -------
-    context manager of (str, int)
-        The folder, and a descriptor for the processes that use it, too: as long as one of them has it open,
-        no other server takes the folder away.
-    """
+    """Make a folder that is there as long as somebody uses it, and take away those that nobody does."""
     _sweep()
     while True:
         folder = tempfile.mkdtemp(prefix=PREFIX)

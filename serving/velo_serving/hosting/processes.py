@@ -35,8 +35,6 @@ from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
 from velo_serving.transport.endpoint import Endpoint, abstract_path, this_host
 
-__all__ = ["ShardProcess", "ShardProcesses", "open_processes"]
-
 
 class ShardProcess:
     """A shard's process: started again whenever it dies, at the same endpoint.
@@ -172,15 +170,7 @@ class ShardProcesses:
         return {name: tuple(self._of[name, about.generation].values()) for name, about in self._now.items()}
 
     def open(self, collections: Sequence[Collection]) -> int:
-        """Start the processes of collections, all at once, and serve them; the number of their generation.
-
-        Raises
-        ------
-        ShuttingDownError
-            These processes end.
-        VeloError
-            Why a shard cannot be opened; nothing was started then.
-        """
+        """Start the processes of collections, all at once, and serve them; the number of their generation."""
         generation = 1 + max((number for _, number in self._of), default=0)
         abouts = [About(one, self._options, generation, "") for one in collections]
         opened: list[tuple[About, Processes, CollectionRecord]] = []
@@ -240,15 +230,7 @@ class ShardProcesses:
         await asyncio.to_thread(snapshot_collection, self._served(collection).collection, path)
 
     async def create(self, name: str, shape: Shape) -> None:
-        """Make a collection without rows, and start its processes.
-
-        Raises
-        ------
-        UnsupportedError
-            There are as many as there may be.
-        VeloError
-            As of ``velo.create``.
-        """
+        """Make a collection without rows, and start its processes."""
         await asyncio.to_thread(self._create, name, shape)
 
     def _create(self, name: str, shape: Shape) -> None:
@@ -325,21 +307,7 @@ def open_processes(
     root: str | Path | None = None,
     **options: Any,
 ) -> ShardProcesses:
-    """Open indexes or sharded collections, each shard in a process of its own.
-
-    Parameters
-    ----------
-    paths : path or sequence of paths
-        Each becomes a collection, named after its folder.
-    replicas : int
-        Processes of each shard. Each takes as much memory.
-    root : path, optional
-        A folder whose collections are served, too, and in which clients may make others.
-    **options
-        ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
-        collection; all shards share the cores where ``threads`` is not given. The first replica of a shard
-        writes, and the others see what it wrote.
-    """
+    """Open indexes or sharded collections, each shard in a process of its own."""
     made = None if root is None else Root(root)
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     collections = [read_collection(path) for path in (*folders, *(made.paths() if made else ()))]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from velo_serving.on_ray.cluster import Cluster
 
-__all__ = ["serve_connected", "serve_local", "serve_ray", "start_ray", "stop_ray"]
-
 
 @takes_options(ServeOptions, "shards", "local", "gateway")
 def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) -> None:

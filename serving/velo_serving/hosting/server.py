@@ -38,8 +38,6 @@ from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.routing.backend import Backend
 
-__all__ = ["access_of", "bind", "run", "say_url", "url_of"]
-
 #: Connections above what the gateway's own limits count. Beyond these uvicorn refuses what is asked, with a
 #: 503 that has neither type nor id; so our own limits, which say more, must be reached first.
 CONNECTIONS_SPARE = 256
@@ -62,13 +60,7 @@ def access_of(options: ServeOptions) -> Access:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the address to serve at.
-
-    Raises
-    ------
-    PortInUseError
-        Somebody has it, or it may not be taken.
-    """
+    """Take the address to serve at."""
     if not 0 <= port <= 65535:
         raise InvalidArgumentError(f"a port lies between 0 and 65535, not {port}", argument="port")
     try:
@@ -100,15 +92,7 @@ def run(
     *,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
-    """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first.
-
-    Parameters
-    ----------
-    options : ServeOptions, optional
-        Those of a gateway count. A second signal ends `drain_s`.
-    signals : sequence of int
-        Those that end it; only SIGTERM drains.
-    """
+    """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first."""
     how = options or ServeOptions()
     who = access_of(how)
     provider = provider_of_environment()

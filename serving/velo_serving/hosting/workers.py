@@ -27,8 +27,6 @@ from velo_serving.protocol.loops import LoopThread
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Failure
 
-__all__ = ["run_workers"]
-
 #: How long a gateway may take to answer what is under way, after its drain.
 END_S = 15.0
 
@@ -43,21 +41,7 @@ log = logging.getLogger("velo_serving")
 
 
 def run_workers(directory: Directory, listener: socket.socket, options: ServeOptions) -> None:
-    """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again.
-
-    Parameters
-    ----------
-    listener : socket
-        Bound and listening. All gateways accept from it, so a connection that waits there when one dies is
-        taken by another.
-    options : ServeOptions
-        Of each gateway; how many there are is `workers`.
-
-    Raises
-    ------
-    ChildEndedError
-        A gateway ended as it started.
-    """
+    """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again."""
     with ExitStack() as stack:
         folder, owner = stack.enter_context(metrics_folder())
         loop = LoopThread("velo-directory")

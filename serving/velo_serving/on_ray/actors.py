@@ -52,29 +52,8 @@ from velo_serving.shard.shard import Shard
 from velo_serving.transport.endpoint import Endpoint, abstract_path
 from velo_serving.transport.server import ShardHost, ShardServer
 
-__all__ = [
-    "About",
-    "ActorLauncher",
-    "ShardActor",
-    "answers_of",
-    "exists_error",
-    "first_healths",
-    "first_line",
-    "first_word",
-    "get_actor",
-    "handles_of",
-    "join_ray",
-    "names_of",
-    "newest",
-    "node_has",
-    "pin_options",
-    "places_of",
-    "ray",
-    "ray_exceptions",
-    "ray_session",
-    "start_local_ray",
-    "unknown",
-]
+#: Other modules of the package import Ray from here.
+__all__ = ["ray", "ray_exceptions"]
 
 NAMESPACE = "velo"
 
@@ -499,18 +478,7 @@ def start_local_ray() -> None:
 
 
 def join_ray(address: str = "auto") -> None:
-    """Connect to a Ray that runs, unless this process is connected to one; never start one.
-
-    Parameters
-    ----------
-    address : str
-        "auto" finds the one that ``RAY_ADDRESS`` or this machine knows.
-
-    Raises
-    ------
-    PlacementError
-        There is none.
-    """
+    """Connect to a Ray that runs, unless this process is connected to one; never start one."""
     if ray.is_initialized():
         _calm()
         return
@@ -529,18 +497,7 @@ def join_ray(address: str = "auto") -> None:
 
 @contextmanager
 def ray_session(address: str | None = None) -> Iterator[bool]:
-    """Be connected to Ray for a while; a connection that exists already is used and kept.
-
-    Parameters
-    ----------
-    address : str, optional
-        Of a running cluster, "auto" to find one; default: a Ray of this machine's own, without a dashboard.
-
-    Yields
-    ------
-    bool
-        Whether this Ray was started here, and so ends here.
-    """
+    """Be connected to Ray for a while; a connection that exists already is used and kept."""
     if ray.is_initialized():
         yield False
         return

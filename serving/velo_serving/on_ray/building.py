@@ -32,8 +32,6 @@ from velo_serving.shard.building import BuildJob, BuiltShard, build_job, plain_t
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["build_on_ray", "reserved_bytes"]
-
 #: How often a task is tried when its process or its node dies.
 RETRIES: Final = 3
 

@@ -41,8 +41,6 @@ from velo_serving.routing.router_thread import JOB_LIMITS
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
 from velo_serving.transport.endpoint import Endpoint, ports_of
 
-__all__ = ["Cluster", "start"]
-
 LAUNCHER = ActorLauncher()
 
 #: How long actors may take to close their indexes before they are ended.

@@ -17,8 +17,6 @@ from velo_serving.protocol.types import FilterForm, Float32Matrix, Hits
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ClusterSearch"]
-
 
 class ClusterSearch(BatchStep):
     """Adds ``ids`` and ``distances`` to every batch, from the actors of a collection that runs already.

@@ -18,8 +18,6 @@ from velo_serving.catalog.collection import read_collection
 from velo_serving.on_ray.actors import ray
 from velo_serving.protocol.types import Failure
 
-__all__ = ["read_velo", "write_velo"]
-
 Mode = Literal["create", "upsert"]
 
 #: Rows that are written, or brought, at once.

@@ -26,8 +26,6 @@ from velo_serving.protocol.errors import ClusterExistsError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.options import ServeOptions
 
-__all__ = ["serve_app"]
-
 #: What the app is told beside options.
 _OWN: Final[list[Any]] = [
     *(("name", str), ("path", str | None, None), ("gateways", int, 1), ("cpus", float, 1.0)),

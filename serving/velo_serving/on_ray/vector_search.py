@@ -25,8 +25,6 @@ from velo_serving.shard.shard import Shard
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["BatchStep", "VectorSearch"]
-
 
 class BatchStep(ABC):
     """A step that adds the columns ``ids`` and ``distances`` to a batch, wherever it searches.
@@ -68,16 +66,6 @@ class BatchStep(ABC):
         """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
 
         With words there are ``scores``, too.
-
-        Parameters
-        ----------
-        batch : dict of ndarray, or pyarrow.Table
-            Batch formats "numpy" and "pyarrow" of Ray Data.
-
-        Returns
-        -------
-        dict of ndarray, or pyarrow.Table
-            As the batch came.
         """
         if isinstance(batch, pa.Table):
             return self._table(batch)

@@ -14,8 +14,6 @@ from velo.results import Served
 from velo_serving.protocol.hits import costs_of, with_rows
 from velo_serving.protocol.types import Answer, IdArray, SearchRequest
 
-__all__ = ["groups_result", "nearest_result", "ranges_result", "result_of"]
-
 Distances = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]

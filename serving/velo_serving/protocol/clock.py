@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Clock", "LoopClock", "Timer"]
-
 
 class Timer(Protocol):
     """Something that will happen unless it is canceled."""

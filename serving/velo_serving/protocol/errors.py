@@ -12,45 +12,6 @@ from velo.errors import (
     VeloError,
 )
 
-__all__ = [
-    "AdminKeyError",
-    "AliasFileError",
-    "ApiKeyError",
-    "ApiKeyFileError",
-    "BodyTooLargeError",
-    "BuildTaskError",
-    "CertificateError",
-    "ChildEndedError",
-    "ClusterExistsError",
-    "CollectionFormatError",
-    "ConnectionsBusyError",
-    "DeadlineExceededError",
-    "EmbeddingError",
-    "FrameTooLargeError",
-    "LocationError",
-    "MalformedBodyError",
-    "NoShardAnsweredError",
-    "NotAcceptableError",
-    "PartialWriteError",
-    "PlacementError",
-    "PortInUseError",
-    "ProtocolError",
-    "ProtocolVersionError",
-    "PublicationError",
-    "QueueFullError",
-    "RemoteError",
-    "ServingError",
-    "ShardNotHereError",
-    "ShardUnavailableError",
-    "ShuttingDownError",
-    "SupersededError",
-    "UnknownCollectionError",
-    "UnsupportedMediaTypeError",
-    "WrongPlaceError",
-    "WrongShardError",
-    "WrongTokenError",
-]
-
 
 class ServingError(VeloError):
     """Base of the errors that only serving raises."""

@@ -11,18 +11,6 @@ import numpy.typing as npt
 
 from velo_serving.protocol.types import Hits, ShardReply
 
-__all__ = [
-    "COSTS",
-    "Asked",
-    "Costs",
-    "Ended",
-    "concat_hits",
-    "costs_of",
-    "ids_of_hits",
-    "rows_of_hits",
-    "with_rows",
-]
-
 #: What queries cost, by the names that it has in ``Hits``.
 COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
 
@@ -55,13 +43,7 @@ def with_rows(hits: Hits) -> Hits:
 
 
 def concat_hits(parts: Sequence[Hits]) -> Hits:
-    """The hits of a request whose queries were searched in parts.
-
-    Parameters
-    ----------
-    parts : sequence of Hits
-        At least one, in the order of the queries. They may be of different widths.
-    """
+    """The hits of a request whose queries were searched in parts."""
     width = max(part.distances.shape[1] for part in parts)
     return Hits(
         ids=np.concatenate(
@@ -88,15 +70,7 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
 
 
 def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
-    """The hits of each query by itself, where every query was a request.
-
-    Parameters
-    ----------
-    hits : Hits
-        Neither metadata nor groups.
-    costs : sequence of sequences of int
-        ``COSTS``, each of every query.
-    """
+    """The hits of each query by itself, where every query was a request."""
     ids, distances, counts = hits.ids, hits.distances, hits.counts
     return [
         Hits(ids[row : row + 1], distances[row : row + 1], counts[row : row + 1], None, *cost)

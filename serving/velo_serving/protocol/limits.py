@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from velo.errors import InvalidArgumentError
 
-__all__ = ["GatewayLimits", "RouterLimits"]
-
 
 @dataclass(frozen=True, slots=True)
 class RouterLimits:

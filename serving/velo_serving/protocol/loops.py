@@ -8,8 +8,6 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread", "new_event_loop"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from velo_serving.protocol.types import Hits
 
-__all__ = ["Observer", "SilentObserver"]
-
 
 class Observer(Protocol):
     """Told what happens, for metrics; its methods must be quick and must not raise.

@@ -13,8 +13,6 @@ from velo.errors import InvalidArgumentError
 from velo.options import in_range
 from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 
-__all__ = ["Field", "Group", "Option", "ServeOptions", "takes_options"]
-
 Group = Literal["shards", "ray", "address", "local", "gateway"]
 
 DURABILITIES: Final = ("sync", "interval", "process")
@@ -337,15 +335,7 @@ _FIELDS: Final = _fields()
 def takes_options(
     kind: Callable[P, ServeOptions], *groups: Group
 ) -> Callable[[Callable[[W, ServeOptions], R]], Callable[Concatenate[W, P], R]]:
-    """Let a function that takes ``options`` be called with each of them as a keyword.
-
-    Parameters
-    ----------
-    kind : type
-        ``ServeOptions``: a type checker knows the keywords by it.
-    *groups : str
-        Of the options that mean something there. Others are refused by name.
-    """
+    """Let a function that takes ``options`` be called with each of them as a keyword."""
 
     def decorate(function: Callable[[W, ServeOptions], R]) -> Callable[Concatenate[W, P], R]:
         signature = inspect.signature(function)

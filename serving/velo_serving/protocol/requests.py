@@ -32,27 +32,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from velo.errors import InvalidArgumentError
 from velo.options import RRF, Fusion, Weighted, fusion_of, limit_of
 
-__all__ = [
-    "NOT_IN_ARROW",
-    "AllowPartial",
-    "Effort",
-    "EffortKeywords",
-    "FilterForm",
-    "Float32Matrix",
-    "FusionBody",
-    "Ids",
-    "NeighborCount",
-    "OneFilter",
-    "SearchBody",
-    "SearchOptions",
-    "SearchRequest",
-    "Timeout",
-    "check_ids",
-    "effort_of",
-    "options_of",
-    "shows_effort",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Float32Matrix: TypeAlias = npt.NDArray[np.float32]
 #: A filter as it travels: a dict, or SQL text.

@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol
 
 from velo_serving.protocol.types import Failure, Hits, ShardReply
 
-__all__ = ["ShardSpans", "Span", "SpanMaker", "maker", "span"]
-
 
 class Span(Protocol):
     """A stretch of time with attributes."""

@@ -13,30 +13,13 @@ import numpy.typing as npt
 from velo import errors as velo_errors
 from velo.errors import FilterError, VeloError
 from velo_serving.protocol import errors as serving_errors
-from velo_serving.protocol.requests import EffortKeywords, FilterForm, Float32Matrix, SearchRequest
+from velo_serving.protocol.requests import EffortKeywords
+from velo_serving.protocol.requests import FilterForm as FilterForm
+from velo_serving.protocol.requests import Float32Matrix as Float32Matrix
+from velo_serving.protocol.requests import SearchRequest as SearchRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = [
-    "WRITES",
-    "Answer",
-    "Failure",
-    "Fault",
-    "FilterForm",
-    "Float32Matrix",
-    "Hits",
-    "IdArray",
-    "MetadataRow",
-    "SearchIndex",
-    "SearchRequest",
-    "Shape",
-    "ShardChannel",
-    "ShardFailure",
-    "ShardHealth",
-    "ShardIdentity",
-    "ShardReply",
-]
 
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]

@@ -6,8 +6,6 @@ import functools
 
 import pyarrow as pa
 
-__all__ = ["import_pandas"]
-
 
 @functools.cache
 def import_pandas() -> None:

@@ -12,8 +12,6 @@ from velo_serving.protocol.observer import Observer
 from velo_serving.protocol.types import Shape
 from velo_serving.routing.served import ServedCollection
 
-__all__ = ["Backend"]
-
 #: So long a collection that came is waited for.
 FOLLOW_S = 10.0
 

@@ -19,8 +19,6 @@ from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
 from velo_serving.protocol.hits import costs_of
 from velo_serving.protocol.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
 
-__all__ = ["FollowUp", "fill_groups", "follow_ups", "merge_groups", "thin_groups"]
-
 #: (distance, whether the id is text, id, metadata): sorted by distance, then by id.
 _Hit: TypeAlias = tuple[float, bool, Any, "MetadataRow | None"]
 _Groups: TypeAlias = dict[Any, list[_Hit]]
@@ -35,13 +33,7 @@ class FollowUp:
 
 
 def merge_groups(parts: Sequence[Hits], k: int, group_size: int) -> Hits:
-    """Keep the ``k`` nearest groups of every query over all parts, and their nearest hits.
-
-    Parameters
-    ----------
-    parts : sequence of Hits
-        At least one, all over the same queries, each with groups.
-    """
+    """Keep the ``k`` nearest groups of every query over all parts, and their nearest hits."""
     merged: list[_Groups] = []
     for query in range(len(parts[0].counts)):
         groups: _Groups = {}

@@ -15,28 +15,12 @@ from velo_serving.protocol.types import Answer, Failure, Hits, SearchRequest, Sh
 from velo_serving.routing import hybrid
 from velo_serving.routing.router import Router, refusal_of
 
-__all__ = ["search"]
-
 #: More hits than this leave the event loop for a thread.
 INLINE_MAX = 2_000
 
 
 async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: float = 0.0) -> Answer:
-    """Search, and bring the vectors of the hits where the request asks for them.
-
-    Parameters
-    ----------
-    spent_s : float
-        What of the request's time was over before: vectors have what is left after the search.
-
-    Raises
-    ------
-    UnsupportedError
-        The shards were built without ``store_vectors=True``.
-    VeloError
-        As in ``Router.search``; also where no shard brought its vectors, or one did not and partial answers
-        are not allowed.
-    """
+    """Search, and bring the vectors of the hits where the request asks for them."""
     started = time.perf_counter()
     answer = await hybrid.search(router, request)
     if not request.return_vectors:
@@ -58,22 +42,6 @@ async def _bring_vectors(
 
     A row that was deleted since the search has none. Nor have the hits of a shard that does not bring them in
     time: it counts among those that are missing.
-
-    Parameters
-    ----------
-    answer : Answer
-        With ``homes``.
-    timeout_s : float, optional
-        What is left until the deadline.
-    allow_partial : bool
-        Whether vectors of some of the shards are better than an error.
-
-    Raises
-    ------
-    UnsupportedError
-        The shards were built without ``store_vectors=True``.
-    DeadlineExceededError, NoShardAnsweredError
-        No shard brought any, or one did not and `allow_partial` is false.
     """
     arguments: dict[int, dict[str, list[Any]]] = {}
     for one in dict.fromkeys(ids_of_hits(answer.hits)):

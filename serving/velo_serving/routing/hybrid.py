@@ -16,8 +16,6 @@ from velo_serving.protocol.hits import costs_of
 from velo_serving.protocol.types import Answer, Hits, MetadataRow, SearchRequest
 from velo_serving.routing.router import Router
 
-__all__ = ["Ask", "search", "search_by"]
-
 #: Asks all shards, by vectors or by words.
 Ask: TypeAlias = Callable[[SearchRequest], Awaitable[Answer]]
 
@@ -26,25 +24,13 @@ _INLINE_MAX: Final = 2_000
 
 
 async def search(router: Router, request: SearchRequest) -> Answer:
-    """Search by words where a request has a text, else as ``Router.search``.
-
-    Raises
-    ------
-    VeloError
-        As in ``Router.search``.
-    """
+    """Search by words where a request has a text, else as ``Router.search``."""
     limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
     return await search_by(router.search, request, limit_s)
 
 
 async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> Answer:
-    """Search by words where a request has a text, else by vectors alone, whoever asks the shards.
-
-    Parameters
-    ----------
-    limit_s : float or None
-        For the whole.
-    """
+    """Search by words where a request has a text, else by vectors alone, whoever asks the shards."""
     if request.text is None:
         return await ask(request)
     if request.fusion is None:

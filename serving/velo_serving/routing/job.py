@@ -23,8 +23,6 @@ from velo_serving.routing.served import ServedCollection
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["JobSearches"]
-
 
 class JobSearches:
     """The searches of a ``Cluster``; its router starts with the first.

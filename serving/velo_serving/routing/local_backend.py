@@ -24,8 +24,6 @@ from velo_serving.routing.served import Generation, ServedCollection
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
 from velo_serving.transport.together import Together, Waiting, is_plain
 
-__all__ = ["LocalChannel", "open_local_backend", "open_shards"]
-
 
 class LocalChannel:
     """The way to a shard in this process."""
@@ -99,21 +97,7 @@ class LocalChannel:
 def open_shards(
     collection: Collection, *, opener: IndexOpener = open_velo_index, memory: Any = None, **options: Any
 ) -> list[Shard]:
-    """Open every shard of a collection here.
-
-    Parameters
-    ----------
-    memory : int, float or str, optional
-        Of the whole collection: bytes are divided among the shards by their rows, a share is a share of each.
-    **options
-        ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``; without ``threads``
-        the shards share the cores.
-
-    Raises
-    ------
-    VeloError
-        A shard cannot be opened; those that were are closed again.
-    """
+    """Open every shard of a collection here."""
     if options.get("threads") is None:
         options["threads"] = share_of_cores(len(collection.shards))
     shards: list[Shard] = []

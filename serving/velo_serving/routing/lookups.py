@@ -19,8 +19,6 @@ from velo_serving.protocol.types import Failure, Float32Matrix, ShardFailure
 from velo_serving.routing.router import Router
 from velo_serving.transport.codec import table_of
 
-__all__ = ["Found", "UnknownIds", "count", "explain", "get", "info", "rows", "sample", "vectors"]
-
 #: What becomes of ids that no row has.
 UnknownIds: TypeAlias = Literal["error", "skip"]
 
@@ -76,17 +74,7 @@ async def get(
     timeout_s: float | None = None,
     allow_partial: bool = True,
 ) -> Found:
-    """Bring the rows of some ids, as ``velo.Index.get``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Ids of another kind.
-    UnknownIdError
-        An id that no row has; not with ``unknown="skip"``.
-    NoShardAnsweredError
-        The same, while a shard is away that may have it.
-    """
+    """Bring the rows of some ids, as ``velo.Index.get``."""
     arguments = {"filter": list(ids), "limit": len(ids), "columns": columns}
     try:
         found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
@@ -114,13 +102,7 @@ async def rows(
     columns: Sequence[str] | bool,
     timeout_s: float | None = None,
 ) -> pa.Table:
-    """Bring rows that pass a filter in the order of their ids, as ``velo.Index.rows``.
-
-    Raises
-    ------
-    NoShardAnsweredError
-        A shard is away: a page without its rows would skip them.
-    """
+    """Bring rows that pass a filter in the order of their ids, as ``velo.Index.rows``."""
     arguments = {"filter": condition, "limit": limit, "after": after, "columns": columns}
     found, _ = await _of_all(router, "rows", arguments, timeout_s, False)
     return _one_table(found).sort_by("id").slice(0, limit)
@@ -134,13 +116,7 @@ def _one_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> pa.Table:
 async def vectors(
     router: Router, ids: Sequence[Any], dim: int, *, decoded: bool = False, timeout_s: float | None = None
 ) -> Float32Matrix:
-    """Bring the stored vectors of some ids; of rows that store none what codes tell, if `decoded`.
-
-    Raises
-    ------
-    UnsupportedError
-        The shards were built without ``store_vectors=True``.
-    """
+    """Bring the stored vectors of some ids; of rows that store none what codes tell, if `decoded`."""
     arguments = {"ids": list(ids), "decoded": decoded}
     found, _ = await _of_all(router, "vectors", arguments, timeout_s, False)
     by_id: dict[Any, Any] = {}
@@ -171,13 +147,7 @@ async def sample(
     timeout_s: float | None = None,
     allow_partial: bool = True,
 ) -> Found:
-    """Draw rows at random, from each shard its share, and bring nearly their vectors.
-
-    Returns
-    -------
-    Found
-        Of a table with `id` and the columns, a matrix, and how many rows pass in all.
-    """
+    """Draw rows at random, from each shard its share, and bring nearly their vectors."""
     told = await router.look_up("count", {"filter": condition}, timeout_s)
     _, status = _status_of(router, told, allow_partial)
     passing = {

@@ -13,22 +13,12 @@ from velo_serving.protocol.hits import costs_of
 from velo_serving.protocol.types import Hits, IdArray, MetadataRow, SearchRequest
 from velo_serving.routing.grouping import merge_groups
 
-__all__ = ["merge", "merge_top_k"]
-
 #: One query with so many hits of all shards together is merged without padding.
 SMALL_MAX = 400
 
 
 def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
-    """One answer to a request, of the parts that its shards found.
-
-    Parameters
-    ----------
-    parts : sequence of Hits
-        At least one.
-    request : SearchRequest
-        Nearest neighbors, groups, or all within a radius.
-    """
+    """One answer to a request, of the parts that its shards found."""
     if request.group_by is not None:
         return merge_groups(parts, request.k, request.group_hits)
     if request.radius is None:
@@ -46,17 +36,6 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     """Keep the ``k`` nearest hits of every query over all parts.
 
     Equal distances are ordered by the lower id, so the answer does not depend on which shard spoke first.
-
-    Parameters
-    ----------
-    parts : sequence of Hits
-        At least one, all over the same queries; each may be narrower or wider than ``k`` and padded.
-
-    Returns
-    -------
-    Hits
-        Of shape (query_count, k), padded with -1 (None for string ids) and inf. Metadata is there when every
-        part with a hit brought it.
     """
     assert len(parts) > 0
     assert k >= 1

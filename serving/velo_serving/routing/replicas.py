@@ -23,8 +23,6 @@ from velo_serving.protocol.observer import Observer
 from velo_serving.protocol.types import Failure, ShardChannel, ShardHealth, ShardIdentity, ShardReply
 from velo_serving.routing.shard_queue import PendingRequest, ShardQueue
 
-__all__ = ["Replicas"]
-
 #: A second replica is not asked before this, nor before what 95 of 100 calls take.
 HEDGE_MIN_S: Final = 0.005
 HEDGE_PERCENTILE: Final = 95.0

@@ -41,8 +41,6 @@ from velo_serving.routing.merge import merge
 from velo_serving.routing.replicas import Replicas
 from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState, is_heavy
 
-__all__ = ["Router", "answer_of", "homes_of", "refusal_of"]
-
 #: Merging more distances than this leaves the event loop for a thread.
 MERGE_INLINE_MAX = 20_000
 
@@ -429,18 +427,7 @@ def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:
-    """Make one answer of what each shard replied, or raise if there is none to make.
-
-    Parameters
-    ----------
-    replies : sequence of (str, ShardReply)
-        Of every shard, by name.
-
-    Raises
-    ------
-    DeadlineExceededError, NoShardAnsweredError, VeloError
-        As in ``Router.search``.
-    """
+    """Make one answer of what each shard replied, or raise if there is none to make."""
     parts = [reply for _, reply in replies if isinstance(reply, Hits)]
     failures = [ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure)]
     for one in failures:
@@ -455,15 +442,7 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
 
 
 def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any, int]:
-    """The place of the shard that each of some hits is from, by id.
-
-    Parameters
-    ----------
-    replies : sequence of (str, ShardReply)
-        Of every shard.
-    hits : Hits
-        What became of them.
-    """
+    """The place of the shard that each of some hits is from, by id."""
     kept = set(ids_of_hits(hits))
     return {
         one: place
@@ -477,13 +456,7 @@ def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any,
 def refusal_of(
     collection: str, failures: Sequence[ShardFailure], answered: int, total: int
 ) -> DeadlineExceededError | NoShardAnsweredError:
-    """The error of a search that too few shards answered.
-
-    Parameters
-    ----------
-    answered, total : int
-        Shards.
-    """
+    """The error of a search that too few shards answered."""
     reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
     message = f"{answered} of {total} shards of {collection!r} answered ({reasons})"
     if any(one.failure.fault == "deadline" for one in failures):

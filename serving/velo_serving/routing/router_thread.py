@@ -17,8 +17,6 @@ from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing import hit_vectors
 from velo_serving.routing.served import Generation, ServedCollection
 
-__all__ = ["JOB_LIMITS", "RouterThread", "queries_a_request"]
-
 #: A job waits for itself alone, and has its own idea of how long; it would rather wait than miss a part.
 JOB_LIMITS: Final = RouterLimits(
     queue_queries_max=1 << 30,
@@ -63,13 +61,7 @@ class RouterThread:
         return served
 
     def search(self, request: SearchRequest, timeout_s: float) -> Answer:
-        """Search and wait; requests of any size.
-
-        Parameters
-        ----------
-        timeout_s : float
-            For the whole.
-        """
+        """Search and wait; requests of any size."""
         return self._thread.call(self._search(request, timeout_s))
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
@@ -112,13 +104,7 @@ class RouterThread:
 
 
 def queries_a_request(request: SearchRequest, dim: int) -> int:
-    """The number of queries of a job in one request.
-
-    Parameters
-    ----------
-    request : SearchRequest
-        The whole job.
-    """
+    """The number of queries of a job in one request."""
     if not request.return_vectors:
         return _QUERIES_A_REQUEST
     bytes_a_query = request.k * request.group_hits * dim * 4

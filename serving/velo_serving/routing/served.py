@@ -19,8 +19,6 @@ from velo_serving.routing.router import Router
 from velo_serving.transport.channel import SocketChannel
 from velo_serving.transport.endpoint import Endpoint
 
-__all__ = ["Generation", "ServedCollection", "check_version", "served_collection"]
-
 log = logging.getLogger("velo_serving")
 
 #: By when the shards of what is published must answer here.

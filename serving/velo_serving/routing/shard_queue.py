@@ -38,8 +38,6 @@ from velo_serving.protocol.types import (
 
 T = TypeVar("T")
 
-__all__ = ["PendingRequest", "ShardQueue", "ShardState", "is_heavy"]
-
 #: What one reply leaves of the weight of those before it, in the rate at which a shard answers.
 RATE_MEMORY = 0.98
 
@@ -277,17 +275,7 @@ class ShardQueue:
         return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Do something to the shard's rows; it waits for nobody here.
-
-        Raises
-        ------
-        DeadlineExceededError
-            It is not known whether it was done.
-        ShardUnavailableError
-            The shard is down, or its connection ended meanwhile.
-        VeloError
-            What the shard says.
-        """
+        """Do something to the shard's rows; it waits for nobody here."""
         if not self.up:
             raise ShardUnavailableError(self.failure().message)
         try:

@@ -48,8 +48,6 @@ from velo_serving.protocol.types import Failure, FilterForm
 from velo_serving.routing.router import Router
 from velo_serving.transport.codec import stream_of, stream_of_ids
 
-__all__ = ["Maintenance", "RowFormat", "Verb", "WriteRequest", "Wrote", "keep_up", "row_format", "write"]
-
 Verb: TypeAlias = Literal["insert", "upsert", "update", "delete"]
 Maintenance: TypeAlias = Literal["flush", "optimize"]
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -127,15 +125,7 @@ class RowFormat:
 
 
 def row_format(router: Router) -> RowFormat:
-    """The format of a collection's rows, as its shards last reported it.
-
-    Raises
-    ------
-    ReadOnlyError
-        A shard was opened to read.
-    NoShardAnsweredError
-        A shard never said.
-    """
+    """The format of a collection's rows, as its shards last reported it."""
     found: RowFormat | None = None
     for name, health in zip(router.names, router.writers, strict=True):
         if health is None or health.failure is not None:
@@ -167,19 +157,7 @@ _FORMATS: dict[tuple[str, str, bool], RowFormat] = {}
 
 
 async def write(router: Router, request: WriteRequest) -> Wrote:
-    """Write to a collection.
-
-    Raises
-    ------
-    DuplicateIdError, ReadOnlyError, BusyError, NoSpaceError, VeloError
-        What the shards say; as those of ``velo.Index``. Nothing was written.
-    NoShardAnsweredError
-        A shard is away that must be asked; nothing was written.
-    PartialWriteError
-        Some shards wrote.
-    DeadlineExceededError
-        It may have been written.
-    """
+    """Write to a collection."""
     outcome, changed = "error", 0
     try:
         wrote = await _write(router, request)
@@ -228,18 +206,7 @@ async def _write(router: Router, request: WriteRequest) -> Wrote:
 
 
 async def keep_up(router: Router, what: Maintenance, *, wait: bool, timeout_s: float | None) -> bool:
-    """Flush or optimize all shards.
-
-    Parameters
-    ----------
-    wait : bool
-        Whether to wait for the end, as long as there is time.
-
-    Returns
-    -------
-    bool
-        Whether all are done; else they go on.
-    """
+    """Flush or optimize all shards."""
     row_format(router)
     asked = {place: {"wait": wait} for place in range(router.shards_total)}
     replies = await router.write(what, asked, timeout_s)
@@ -335,13 +302,7 @@ def _refuse_known(request: WriteRequest, found: Places, home: Places) -> None:
 
 
 async def _where(router: Router, ids: Any, deadline: float) -> Places:
-    """The shard in which each id is, -1 where none has it.
-
-    Raises
-    ------
-    NoShardAnsweredError
-        A shard is away: it might have them.
-    """
+    """The shard in which each id is, -1 where none has it."""
     asked = {"ids": stream_of_ids(ids)}
     replies = await router.look_up("present", asked, _left(deadline), writers=True)
     away = [(name, reply) for name, reply in replies if isinstance(reply, Failure)]

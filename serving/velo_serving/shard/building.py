@@ -35,8 +35,6 @@ from velo_serving.catalog.locations import (
 )
 from velo_serving.protocol.errors import LocationError
 
-__all__ = ["BuildJob", "BuiltShard", "build_job", "job_folder", "plain_table"]
-
 #: Rows of a table that are hashed at once; another number would give another fingerprint.
 HASH_ROWS: Final = 65_536
 
@@ -141,15 +139,6 @@ def build_job(job: BuildJob, handed: Handed) -> BuiltShard:
 
     Beside the folder of a shard stands a receipt: it says that the folder is ours, and once the shard is
     complete what it was built from.
-
-    Raises
-    ------
-    IndexExistsError
-        Something that is not ours stands there.
-    LocationError
-        The object store does not take it.
-    VeloError
-        As for ``velo.build``.
     """
     source, ids, metadata = _parts(job, handed)
     rows = _Rows(source, job.start, job.total)

@@ -13,17 +13,9 @@ import pyarrow.compute as pc
 from velo.errors import InvalidArgumentError, UnknownIdError
 from velo_serving.transport.codec import ids_of, stream_of
 
-__all__ = ["look_up"]
-
 
 def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Look something up in an index; plain data and Arrow streams come back.
-
-    Parameters
-    ----------
-    what : str
-        "count", "explain", "info", "present", "rows", "sample" or "vectors".
-    """
+    """Look something up in an index; plain data and Arrow streams come back."""
     if what == "count":
         return {"count": int(index.count(arguments["filter"]))}
     if what == "rows":

@@ -24,8 +24,6 @@ from velo_serving.protocol.types import ShardHealth
 from velo_serving.shard.shard import Shard
 from velo_serving.transport.server import ShardHost, ShardServer
 
-__all__ = ["QUESTION", "main"]
-
 #: What a line begins with that asks something of the parent, or tells it something later.
 QUESTION: Final = "?"
 

@@ -41,8 +41,6 @@ from velo_serving.protocol.types import (
 from velo_serving.protocol.warm import import_pandas
 from velo_serving.shard.writing import Follower, ShardWriter
 
-__all__ = ["IndexOpener", "Shard", "open_velo_index"]
-
 #: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
 
@@ -123,17 +121,7 @@ class Shard:
         return self.spec.name
 
     def open(self) -> ShardHealth:
-        """Open the index unless it is open.
-
-        Raises
-        ------
-        ShardNotHereError
-            The folder does not exist on this node, and no store has it.
-        LocationError
-            The store does not bring it.
-        VeloError
-            The folder holds no index that can be opened.
-        """
+        """Open the index unless it is open."""
         import_pandas()
         with self._opening:
             if self._closed:
@@ -192,16 +180,6 @@ class Shard:
         """Answer a request; what is wrong with it is a ``Failure``.
 
         Many queries are searched in parts, so that a request that comes meanwhile waits for a part alone.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            Seconds that are left for it.
-
-        Raises
-        ------
-        ShardUnavailableError
-            The shard has no open index.
         """
         index = self._index
         if index is None:
@@ -211,22 +189,7 @@ class Shard:
         return await self._reply(index, request, timeout_s, PART_QUERIES)
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
-        """Answer every query of a plain request by itself; called in the event loop that waits.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            Seconds that are left for each.
-        ended : callable
-            Called with rows that have ended, as soon as they have.
-
-        Raises
-        ------
-        ShardUnavailableError
-            The shard has no open index.
-        VeloError
-            What is wrong with all of them.
-        """
+        """Answer every query of a plain request by itself; called in the event loop that waits."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -249,15 +212,7 @@ class Shard:
         return asked or _Tasks(self, request, timeout_s, ended)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Look something up in the rows; as ``lookups.look_up``.
-
-        Raises
-        ------
-        ShardUnavailableError
-            The shard has no open index.
-        VeloError
-            What is wrong with the arguments.
-        """
+        """Look something up in the rows; as ``lookups.look_up``."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -271,13 +226,6 @@ class Shard:
         """Do something to the rows; as ``ShardWriter.write``.
 
         Who stops waiting does not undo it.
-
-        Raises
-        ------
-        ShardUnavailableError
-            The shard has no open index.
-        VeloError
-            What the index says.
         """
         index = self._index
         if index is None:
@@ -288,19 +236,6 @@ class Shard:
         """Show that searches still end: one of our own, or any other.
 
         Health answers come from memory. This comes from where answers come from.
-
-        Returns
-        -------
-        bool
-            True if a search ended. False if none did in time while the processor was at work on some: a few
-            heavy ones take longer than any trial.
-
-        Raises
-        ------
-        ShardUnavailableError
-            The shard has no open index.
-        SearchTimeoutError
-            No search ended in time, and nothing works on any: the disk is gone, or a lock.
         """
         index = self._index
         if index is None:

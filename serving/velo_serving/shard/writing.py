@@ -18,8 +18,6 @@ import numpy as np
 from velo.errors import InvalidArgumentError, ReadOnlyError
 from velo_serving.transport.codec import ids_of, table_of
 
-__all__ = ["FOLLOW_S", "Follower", "ShardWriter"]
-
 #: How often a replica that only reads looks for what the writer wrote.
 FOLLOW_S: Final = 0.1
 
@@ -81,27 +79,7 @@ class ShardWriter:
     async def write(
         self, index: Any, what: str, arguments: Mapping[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
-        """Do one write.
-
-        Parameters
-        ----------
-        what : str
-            One of ``words.types.WRITES``.
-        arguments : mapping
-            As ``collection_writes`` makes them.
-        timeout_s : float, optional
-            How long it may wait for room.
-
-        Returns
-        -------
-        dict
-            The fields of ``velo.Written``, or ``{"moved": True}`` where rows that must be there are not.
-
-        Raises
-        ------
-        VeloError
-            What the index says.
-        """
+        """Do one write."""
         if not self._writable:
             raise ReadOnlyError(f"shard {self._name} was opened to read: serve it with --writable")
         if what in ("flush", "optimize"):

@@ -28,8 +28,6 @@ from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_
 from velo_serving.transport.tls import asks
 from velo_serving.transport.together import Together, Waiting, is_plain
 
-__all__ = ["SocketChannel", "at"]
-
 #: A reply may be so large: a million hits with their metadata.
 REPLY_BYTES_MAX = 1 << 30
 

@@ -20,26 +20,6 @@ from velo_serving.protocol.hits import COSTS, Costs, costs_of, rows_of_hits
 from velo_serving.protocol.requests import SearchOptions, options_of
 from velo_serving.protocol.types import Failure, FilterForm, Hits, MetadataRow, SearchRequest, ShardHealth
 
-__all__ = [
-    "Call",
-    "Hello",
-    "decode",
-    "decode_health",
-    "decode_hits",
-    "decode_replies",
-    "decode_search",
-    "encode",
-    "encode_each",
-    "encode_hits",
-    "encode_replies",
-    "encode_search",
-    "ids_of",
-    "is_compressed",
-    "stream_of",
-    "stream_of_ids",
-    "table_of",
-]
-
 T = TypeVar("T")
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -125,13 +105,7 @@ _HEALTH = msgspec.msgpack.Decoder(ShardHealth)
 
 
 def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
-    """Head and body of a search. They are the same for every shard, so they are made once a request.
-
-    Raises
-    ------
-    VeloError
-        A filter that cannot travel.
-    """
+    """Head and body of a search. They are the same for every shard, so they are made once a request."""
     frame: tuple[bytes, bytes] | None = request.encoded
     if frame is None:
         queries = np.ascontiguousarray(request.queries, dtype="<f4")
@@ -369,11 +343,6 @@ def is_compressed(stream: bytes) -> bool:
     """Whether buffers of an Arrow stream are compressed: a few bytes of them could unfold into any number.
 
     Nothing is unfolded to find out.
-
-    Raises
-    ------
-    ProtocolError
-        It is no stream as far as its messages go.
     """
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))

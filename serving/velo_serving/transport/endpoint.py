@@ -9,8 +9,6 @@ from pathlib import Path
 
 from velo.errors import InvalidArgumentError
 
-__all__ = ["Endpoint", "abstract_path", "ports_of", "this_host"]
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

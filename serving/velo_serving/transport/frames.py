@@ -26,25 +26,6 @@ from typing import Final, NamedTuple
 
 from velo_serving.protocol.errors import FrameTooLargeError, ProtocolError, ProtocolVersionError
 
-__all__ = [
-    "CALL",
-    "CANCEL",
-    "EACH",
-    "FAILURE",
-    "HEAD_BYTES",
-    "HELLO",
-    "NUMBER_MAX",
-    "PROTOCOL",
-    "REFUSAL",
-    "REPLIES",
-    "REPLY",
-    "SEARCH",
-    "WELCOME",
-    "Frame",
-    "FrameReader",
-    "frame_start",
-]
-
 PROTOCOL: Final = 3
 
 HELLO: Final = 1
@@ -104,13 +85,7 @@ class FrameReader:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what arrived and return the frames that are whole now.
-
-        Raises
-        ------
-        ProtocolError
-            The bytes are no frames of this protocol; what follows cannot be read either.
-        """
+        """Take what arrived and return the frames that are whole now."""
         rest = self._rest
         if rest:
             rest += data

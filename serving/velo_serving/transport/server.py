@@ -40,8 +40,6 @@ from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_
 from velo_serving.transport.tls import listens
 from velo_serving.transport.together import is_plain
 
-__all__ = ["ServerLimits", "ShardHost", "ShardServer"]
-
 #: A stranger may send so much, and take so long, before it has shown the token.
 HELLO_BYTES_MAX = 4096
 HELLO_S = 5.0
@@ -143,24 +141,7 @@ class ShardServer:
         ports: str | None = None,
         tls: str | None = None,
     ) -> Endpoint:
-        """Listen on a Unix socket, on TCP, or on both.
-
-        Parameters
-        ----------
-        path : str, optional
-            Of the Unix socket; a socket that a dead process left there is replaced.
-        host : str, optional
-            Address for TCP.
-        ports : str, optional
-            Of which the first free one is taken, such as ``"7100-7199"``; any free one without it.
-        tls : str, optional
-            Folder with the certificates for TCP; as in ``tls.py``.
-
-        Raises
-        ------
-        PortInUseError
-            All of them are taken.
-        """
+        """Listen on a Unix socket, on TCP, or on both."""
         port = 0
         loop = asyncio.get_running_loop()
         if path is not None:

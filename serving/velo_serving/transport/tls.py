@@ -7,33 +7,19 @@ from pathlib import Path
 
 from velo.errors import InvalidArgumentError
 
-__all__ = ["AUTHORITY", "CERTIFICATE", "KEY", "asks", "listens"]
-
 #: What lies in the folder, in PEM: this machine's certificate and its key, and who vouches for all machines.
 CERTIFICATE, KEY, AUTHORITY = "cert.pem", "key.pem", "ca.pem"
 
 
 def listens(folder: str) -> ssl.SSLContext:
-    """How a shard answers: whoever shows no certificate of the authority is refused.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The files of the folder cannot be used.
-    """
+    """How a shard answers: whoever shows no certificate of the authority is refused."""
     context = _with_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), folder)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def asks(folder: str) -> ssl.SSLContext:
-    """How a gateway asks. Shards are known by their authority, not by names: they move between machines.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The files of the folder cannot be used.
-    """
+    """How a gateway asks. Shards are known by their authority, not by names: they move between machines."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     return _with_files(context, folder)

@@ -10,8 +10,6 @@ from typing import Any, Final
 from velo_serving.protocol.requests import effort_of
 from velo_serving.protocol.types import SearchRequest, ShardReply
 
-__all__ = ["Together", "Waiting", "is_plain"]
-
 #: Requests with more hits travel alone: in a frame all would wait for their bytes.
 TOGETHER_K_MAX: Final = 256
 

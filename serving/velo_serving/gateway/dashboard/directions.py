@@ -8,8 +8,6 @@ import numpy as np
 
 from velo_serving.protocol.types import Float32Matrix
 
-__all__ = ["Directions"]
-
 #: Directions that are followed so that the first two come out right, and how often they are turned.
 _FOLLOWED: Final = 6
 _TURNS: Final = 20

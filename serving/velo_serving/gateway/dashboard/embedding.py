@@ -17,8 +17,6 @@ from velo.errors import DimensionMismatchError, InvalidArgumentError, Unsupporte
 from velo_serving.protocol.errors import DeadlineExceededError, EmbeddingError, QueueFullError
 from velo_serving.protocol.types import Float32Matrix
 
-__all__ = ["Embedding", "load_embedding"]
-
 #: Texts that wait for the function, which is called with one at a time.
 WAITING_MAX: Final = 16
 
@@ -26,13 +24,7 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z
 
 
 def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
-    """Import a function by its name.
-
-    Parameters
-    ----------
-    name : str
-        ``MODULE:FUNCTION``; the module may lie in the current folder. ``MODULE:OBJECT.METHOD`` will do, too.
-    """
+    """Import a function by its name."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"embed reads 'MODULE:FUNCTION', not {name!r}", argument="embed")
     module, _, path = name.partition(":")
@@ -59,11 +51,6 @@ class Embedding:
     ----------
     function : callable or str, optional
         From a list of texts to an array with a row a text; a string is imported.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It cannot be imported.
     """
 
     def __init__(self, function: Callable[[Sequence[str]], Any] | str | None = None) -> None:
@@ -76,22 +63,7 @@ class Embedding:
         return self._function is not None
 
     async def vector(self, text: str, dim: int, timeout_s: float) -> Float32Matrix:
-        """The vector of a text, of shape (1, dim).
-
-        Parameters
-        ----------
-        dim : int
-            Of the collection.
-
-        Raises
-        ------
-        UnsupportedError
-            There is no function.
-        EmbeddingError
-            It failed, or made no vector.
-        DimensionMismatchError
-            It is for another collection.
-        """
+        """The vector of a text, of shape (1, dim)."""
         if self._function is None:
             raise UnsupportedError(
                 "this server has no embedding function: velo serve --embed MODULE:FUNCTION"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FILES", "FOLDER", "WINDOW_PATHS"]
-
 FOLDER: Final = Path(__file__).parent / "page"
 
 #: Of each file its kind; the page itself is the first.

@@ -9,8 +9,6 @@ from fastapi.responses import RedirectResponse, Response
 
 from velo_serving.gateway.dashboard.files import FILES, FOLDER
 
-__all__ = ["add_window"]
-
 #: Scripts, styles and requests of this server alone; no script can make markup of a text.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

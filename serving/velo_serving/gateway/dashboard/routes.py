@@ -20,8 +20,6 @@ from velo_serving.protocol.requests import AllowPartial, Ids, OneFilter, Timeout
 from velo_serving.routing import lookups
 from velo_serving.routing.served import Generation
 
-__all__ = ["window_routes"]
-
 #: Points of a map, rows that may be marked in it, and ids whose vectors are brought at once.
 MAP_ROWS_MAX: Final = 2000
 IDS_MAX: Final = 100
@@ -116,13 +114,7 @@ class MapAnswer(Status, kw_only=True):
 
 
 def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
-    """The paths, below each collection.
-
-    Parameters
-    ----------
-    embedding : Embedding
-        Of all collections.
-    """
+    """The paths, below each collection."""
 
     async def info(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
         asked = parsed_lookup(InfoBody, body, limits)
