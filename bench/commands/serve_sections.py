@@ -342,7 +342,7 @@ async def _scene(
 ) -> list[tuple[float, float, int]]:
     """When each query was asked, its seconds, and the number of shards that answered."""
     shards = open_processes(collection, threads=1)
-    backend, victim = shards.backend(), shards.processes[shards.records[0].name][1]
+    backend, victim = shards.backend(), shards.shards[shards.records[0].name][1]
     await backend.start()
     router = backend.collection().router
     timeline: list[tuple[float, float, int]] = []

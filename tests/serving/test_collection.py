@@ -10,7 +10,7 @@ import pytest
 
 from velo.errors import FormatError, InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
 from velo_serving.catalog.collection import Pin, read_collection
-from velo_serving.catalog.shares import split_memory
+from velo_serving.catalog.launcher import split_memory
 from velo_serving.protocol.errors import CollectionFormatError
 
 

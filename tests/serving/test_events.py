@@ -37,7 +37,7 @@ def with_processes(
 ) -> None:
     async def run() -> None:
         opened = open_processes(path, replicas=replicas, threads=1)
-        processes = opened.processes["sample"]
+        processes = opened.shards["sample"]
         backend = opened.backend(limits=limits)
         pids = [one.pid for one in processes]
         await backend.start()

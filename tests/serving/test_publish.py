@@ -166,7 +166,7 @@ def test_who_missed_a_publication_and_all_of_its_shards_finds_the_next_version(
 ) -> None:
     async def run() -> None:
         shards = open_processes(first, threads=1)
-        warm_start, processes = shards.records[0], shards.processes["books"]
+        warm_start, processes = shards.records[0], shards.shards["books"]
         try:
             await shards.exchange("books", str(second), "two")
             for one in processes:

@@ -79,18 +79,8 @@ class Pin:
 class ShardEntry:
     """One shard of a collection.
 
-    Attributes
-    ----------
-    path : Path or str
-        Absolute; text for a place in an object store.
-    first_row : int
-        Row of the input at which the shard begins.
-    pin : Pin or None
-        Where it must run, if the file says so.
-    uuid, checksum : str
-        Of the index as it was built, and of its manifest, if the file says so.
-    locations : tuple of str
-        Where else it may be found: folders, and places in object stores.
+    ``path`` is absolute, or a URL; ``locations`` are further folders and URLs. ``first_row`` is a row of the
+    input. ``uuid`` and ``checksum`` identify the built index and its manifest, if the file names them.
     """
 
     name: str
@@ -103,7 +93,6 @@ class ShardEntry:
     locations: tuple[str, ...] = ()
 
     def spec(self, **options: Any) -> ShardSpec:
-        """Return what a shard needs to open it; ``options`` as in ``ShardSpec``."""
         return ShardSpec(
             name=self.name,
             path=str(self.path),
@@ -166,66 +155,44 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     LocationError
         The object store does not bring it.
     """
+    folder: Path | str
     if isinstance(path, str) and is_url(path):
-        return _read_stored(path, name)
-    folder = Path(path)
-    if folder.name == COLLECTION_FILE and folder.is_file():
-        folder = folder.parent
-    folder = folder.absolute()
-    given_name = checked_name(name or _name_of(folder.name))
+        folder, base = path, path.partition("?")[0].rstrip("/").rpartition("/")[2]
+    else:
+        given = Path(path)
+        folder = given.parent if given.name == COLLECTION_FILE and given.is_file() else given
+        folder = folder.absolute()
+        base = folder.name
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", base.removesuffix(".velo").removesuffix(".collection"))
+    checked = checked_name(name or plain or "index")
     try:
-        if (folder / COLLECTION_FILE).is_file():
-            return _read_sharded(folder, given_name)
-        return read_consistently(folder, lambda: _read_index(folder, given_name))
+        content = _find(folder, COLLECTION_FILE)
+        if content is not None:
+            file = _below(folder, COLLECTION_FILE)
+            return _sharded(_parse(content, file), file, folder, checked)
+        if isinstance(folder, str):
+            return _read_stored_index(folder, checked)
+        local = folder
+        return read_consistently(local, lambda: _read_index(local, checked))
     except VeloError:
         raise
     except OSError as error:
         raise os_failure(error, str(error.filename or folder)) from None
 
 
-def _read_index(folder: Path, name: str) -> Collection:
-    if is_live(folder):
-        return _read_live(folder, name)
-    if (folder / MANIFEST_FILE).is_file():
-        return _read_single(folder, name)
-    what = (
-        "is not a folder" if not folder.is_dir() else f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}"
-    )
-    raise NotAnIndexError(f"{folder} {what}", file=str(folder))
+def _find(folder: Path | str, name: str) -> bytes | None:
+    if isinstance(folder, str):
+        return find_file(join(folder, name))
+    return (folder / name).read_bytes() if (folder / name).is_file() else None
 
 
 def checked_name(name: str) -> str:
-    """Refuse a name that a path of HTTP could not hold."""
+    """Check that a name fits into a URL path."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise InvalidArgumentError(
             f"a collection's name holds 128 letters, digits and _ . - at most, not {name!r}", argument="name"
         )
     return name
-
-
-def _read_stored(url: str, name: str | None) -> Collection:
-    """A collection, or a single index, in an object store."""
-    place = url.partition("?")[0].rstrip("/")
-    given_name = checked_name(name or _name_of(place.rpartition("/")[2]))
-    file = join(url, COLLECTION_FILE)
-    content = find_file(file)
-    if content is None:
-        manifest = read_file(join(url, MANIFEST_FILE))
-        document = _parse(manifest, join(url, MANIFEST_FILE))
-        n, dim, metric = _shape_in(document)
-        uuid = str(document.get("uuid", ""))
-        shard = ShardEntry("0", url, n, 0, uuid=uuid, checksum=checksum_of(manifest))
-        return Collection(given_name, url, n, dim, metric, (shard,))
-    return _sharded(_parse(content, file), file, url, given_name)
-
-
-def _name_of(folder: str) -> str:
-    plain = folder.removesuffix(".velo").removesuffix(".collection")
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", plain) or "index"
-
-
-def _load(path: Path) -> Mapping[str, Any]:
-    return _parse(path.read_bytes(), path)
 
 
 def _parse(content: bytes, path: Path | str) -> Mapping[str, Any]:
@@ -238,42 +205,43 @@ def _parse(content: bytes, path: Path | str) -> Mapping[str, Any]:
     return document
 
 
-def _read_single(folder: Path, name: str) -> Collection:
-    n, dim, metric = _shape_in(_load(folder / MANIFEST_FILE))
-    return Collection(name, folder, n, dim, metric, (_single(folder, n),))
+def _read_stored_index(url: str, name: str) -> Collection:
+    content = read_file(join(url, MANIFEST_FILE))
+    manifest = _parse(content, join(url, MANIFEST_FILE))
+    uuid = str(manifest.get("uuid", ""))
+    return _single(name, url, manifest, manifest.get("n"), uuid=uuid, checksum=checksum_of(content))
 
 
-def _single(folder: Path, n: int) -> ShardEntry:
-    """An index as a shard: whoever opens it elsewhere must find the one that was built here."""
+def _read_index(folder: Path, name: str) -> Collection:
+    rows: Any
+    if is_live(folder):
+        manifest = _parse((folder / FOLDER_MANIFEST_FILE).read_bytes(), folder / FOLDER_MANIFEST_FILE)
+        parts = manifest.get("parts")
+        counts = [one.get("n") for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+        rows = sum(filter(_is_count, counts))
+    elif (content := _find(folder, MANIFEST_FILE)) is not None:
+        manifest = _parse(content, folder / MANIFEST_FILE)
+        rows = manifest.get("n")
+    else:
+        what = (
+            f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is not a folder"
+        )
+        raise NotAnIndexError(f"{folder} {what}", file=str(folder))
     try:
         uuid = built_uuid(folder)
     except VeloError:
-        uuid = ""  # the shard says what is wrong when it opens it
-    return ShardEntry("0", folder, n, 0, uuid=uuid)
+        uuid = ""
+    return _single(name, folder, manifest, rows, uuid=uuid)
 
 
-def _shape_in(manifest: Mapping[str, Any]) -> tuple[int, int, str]:
-    n, dim, metric = manifest.get("n", 0), manifest.get("dim", 0), manifest.get("metric", "")
-    if not (_is_count(n) and _is_count(dim)):
-        # The library reads manifests for real and says what is wrong with this one when the shard opens it.
-        n, dim = 0, 0
-    return n, dim, str(metric)
-
-
-def _read_live(folder: Path, name: str) -> Collection:
-    """An index that was written to: its parts have the rows, and may have none."""
-    root = _load(folder / FOLDER_MANIFEST_FILE)
-    dim, parts = root.get("dim", 0), root.get("parts", [])
-    rows = [part.get("n", 0) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-    # The library reads it for real, and says what is wrong when the shard opens it.
-    n = sum(one for one in rows if _is_count(one))
-    shard = _single(folder, n)
-    return Collection(name, folder, n, dim if _is_count(dim) else 0, str(root.get("metric", "")), (shard,))
-
-
-def _read_sharded(folder: Path, name: str) -> Collection:
-    file = folder / COLLECTION_FILE
-    return _sharded(_load(file), file, folder, name)
+def _single(
+    name: str, path: Path | str, manifest: Mapping[str, Any], rows: Any, **identity: Any
+) -> Collection:
+    """One index as a collection. Faults of its manifest are reported by the shard that opens it."""
+    dim = manifest.get("dim") if _is_count(manifest.get("dim")) else 0
+    n = rows if _is_count(rows) and dim else 0
+    shard = ShardEntry("0", path, n, 0, **identity)
+    return Collection(name, path, n, dim or 0, str(manifest.get("metric", "")), (shard,))
 
 
 def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, name: str) -> Collection:
@@ -307,7 +275,7 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
         if not isinstance(relative, str) or not relative:
             raise wrong(f"{field}.path", "must be the path of the shard's folder")
         if not is_url(relative) and not is_within(relative):
-            raise wrong(f"{field}.path", f"must lead to a folder within, not {relative!r}")
+            raise wrong(f"{field}.path", f"must be a folder within the collection, not {relative!r}")
         if not _is_count(entry.get("rows")):
             raise wrong(f"{field}.rows", "must be a whole number above 0")
         if entry.get("first_row") != first_row_expected:
@@ -318,9 +286,9 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
         locations = entry.get("locations", [])
         if not isinstance(locations, list) or not all(isinstance(one, str) and one for one in locations):
             raise wrong(f"{field}.locations", "must be a list of folders and places in object stores")
-        words = {key: entry.get(key, "") for key in ("uuid", "checksum")}
-        for key, word in words.items():
-            if not isinstance(word, str):
+        identity = {key: entry.get(key, "") for key in ("uuid", "checksum")}
+        for key, value in identity.items():
+            if not isinstance(value, str):
                 raise wrong(f"{field}.{key}", "must be text")
         shards.append(
             ShardEntry(
@@ -330,7 +298,7 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
                 first_row=first_row_expected,
                 pin=None if pin is None else Pin.parse(pin, str(place)),
                 locations=tuple(str(_below(folder, one)) for one in locations),
-                **words,
+                **identity,
             )
         )
         first_row_expected += entry["rows"]

@@ -1,25 +1,23 @@
-"""Launchers: the shards of a collection are started, published and ended in one way, whatever runs them.
-
-A launcher starts a process, or an actor, for each place of a generation and asks it a few things. What
-follows from the answers is the same for all of them.
-"""
+"""The launcher interface: shards here, in child processes and in Ray actors start and end in one way."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from velo.errors import DimensionMismatchError
+from velo.options import memory_bytes
 from velo_serving.catalog.collection import Collection, read_collection
-from velo_serving.catalog.records import CollectionRecord, Place, record_of
-from velo_serving.catalog.shares import check_shard, split_memory
+from velo_serving.catalog.records import CollectionRecord, Place, ShardRecord
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import SupersededError
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import ShardHealth
 
-#: How long shards of a former version stay for gateways that have not left them.
+#: How long shards of a former version stay up for gateways that are still connected.
 LEAVE_S = 30.0
 
 H = TypeVar("H")
@@ -36,7 +34,7 @@ class About:
     token: str
 
     def specs(self) -> dict[Place, ShardSpec]:
-        """The instructions of each replica; the shards share the memory of the collection."""
+        """The specification of each replica; shards share the memory of the collection."""
         collection, options = self.collection, self.options
         budgets = split_memory(collection, options.memory)
         return {
@@ -52,18 +50,21 @@ class About:
         return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
 
     def record(self, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
-        """Describe the generation by what at least one replica of each shard says of itself."""
+        """Describe the generation by the health of at least one replica of each shard."""
         first = {place.shard: health for place, health in reversed(list(healths.items()))}
-        return record_of(
+        shards = [(entry.name, first[entry.name]) for entry in self.collection.shards]
+        return CollectionRecord(
             self.collection.name,
-            [(entry.name, first[entry.name]) for entry in self.collection.shards],
-            replicas=self.options.replicas,
-            version=self.collection.version,
-            generation=self.generation,
+            sum(health.n for _, health in shards),
+            shards[0][1].dim,
+            shards[0][1].metric,
+            tuple(ShardRecord(name, health.identity, self.options.replicas) for name, health in shards),
+            self.collection.version,
+            self.generation,
         )
 
     def of_build(self, path: str | Path, version: str) -> Collection:
-        """Another build, to be served under this name."""
+        """Another build under this name."""
         return replace(read_collection(path, name=self.collection.name), version=version)
 
 
@@ -71,27 +72,27 @@ class Launcher(Protocol[H]):
     """Starts the shards of a generation; ``H`` is what it knows each of them by."""
 
     def start(self, about: About) -> dict[Place, H]:
-        """Start all, and wait for none; where one cannot be started, none is."""
+        """Start all shards without waiting for them; if one cannot be started, none is."""
 
     def healths(
         self, about: About, started: Mapping[Place, H], timeout_s: float, progress: Progress | None
     ) -> dict[Place, ShardHealth]:
-        """Wait until all have opened their index, or raise why one has not."""
+        """Wait until all have opened their index, or raise the error of the one that failed."""
 
-    def succeed(self, warm_start: Mapping[Place, H], generation: int) -> None:
-        """Let shards send whoever asks them to another generation."""
+    def succeed(self, former: Mapping[Place, H], generation: int) -> None:
+        """Let shards report the generation that succeeds them."""
 
-    def await_left(self, warm_start: Mapping[Place, H], timeout_s: float) -> None:
-        """Wait until no gateway is connected to shards any more."""
+    def await_left(self, former: Mapping[Place, H], timeout_s: float) -> None:
+        """Wait until no gateway is connected to these shards."""
 
     def end(self, started: Mapping[Place, H]) -> None:
-        """End shards for good."""
+        """Stop shards and do not restart them."""
 
 
 def start_generation(
     launcher: Launcher[H], about: About, timeout_s: float = 0.0, progress: Progress | None = None
 ) -> tuple[dict[Place, H], dict[Place, ShardHealth]]:
-    """Start all shards of a generation at once, so that the slowest sets the time, or none."""
+    """Start all shards of a generation in parallel, or none."""
     started = launcher.start(about)
     try:
         healths = launcher.healths(about, started, timeout_s, progress)
@@ -103,8 +104,31 @@ def start_generation(
     return started, healths
 
 
+def share_of_cores(shards: int) -> int:
+    """The default number of threads of each of several shards on this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, shards))
+
+
+def split_memory(collection: Collection, memory: Any) -> list[Any]:
+    if memory is None:
+        return [None] * len(collection.shards)
+    if len(collection.shards) == 1:
+        return [memory]
+    total = memory_bytes(memory, collection.n, collection.dim)
+    return [total * entry.rows // collection.n for entry in collection.shards]
+
+
+def check_shard(collection: Collection, health: ShardHealth, name: str) -> None:
+    if collection.dim and (health.dim, health.metric) != (collection.dim, collection.metric):
+        raise DimensionMismatchError(
+            f"shard {name} holds {health.dim} dimensions under {health.metric!r}, "
+            f"its collection {collection.dim} under {collection.metric!r}",
+            file=str(collection.path),
+        )
+
+
 def superseded(place: Place, generation: int) -> SupersededError:
-    """A generation has no shards any more; another one follows."""
+    """The error of a generation whose shards have ended."""
     return SupersededError(
-        f"generation {place.generation} of {place.collection} is served no more", generation=generation
+        f"generation {place.generation} of {place.collection} is no longer served", generation=generation
     )

@@ -26,18 +26,18 @@ NAME_LENGTH: Final = 32
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """Tell whether this is a place in an object store, such as ``s3://bucket/photos``."""
+    """Whether this is a location in an object store, such as ``s3://bucket/photos``."""
     return "://" in os.fspath(location)
 
 
 def join(url: str, name: str) -> str:
-    """The place of a name below another place; what stands behind a ``?`` says how the store is reached."""
+    """The URL of a name below another one; the query part, which configures the store, stays."""
     place, mark, how = url.partition("?")
     return f"{place.rstrip('/')}/{name}{mark}{how}"
 
 
 def checksum_of(manifest: bytes) -> str:
-    """The identity of a shard: its manifest, which has the checksums of all its other files."""
+    """The identity of a shard: the hash of its manifest, which holds the checksums of its other files."""
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -56,7 +56,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def _store(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a place, and the path there; what goes wrong with it is an error of ours."""
+    """The file system and the path of a URL; errors become ``LocationError``."""
     try:
         system, path = pyarrow.fs.FileSystem.from_uri(url)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -68,7 +68,7 @@ def _store(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def find_file(url: str) -> bytes | None:
-    """Read a small file, or say with None that it is not there."""
+    """Read a small file; None if it does not exist."""
     with _store(url) as (system, path):
         try:
             file = system.open_input_stream(path)
@@ -80,7 +80,6 @@ def find_file(url: str) -> bytes | None:
 
 
 def read_file(url: str) -> bytes:
-    """Read a small file."""
     content = find_file(url)
     if content is None:
         raise LocationError(f"{url} is not there", file=url)
@@ -88,7 +87,7 @@ def read_file(url: str) -> bytes:
 
 
 def write_file(url: str, content: bytes) -> None:
-    """Write a small file; stores show it whole or not at all."""
+    """Write a small file; stores replace files atomically."""
     with _store(url) as (system, path):
         system.create_dir(path.rpartition("/")[0], recursive=True)
         with system.open_output_stream(path) as file:
@@ -96,7 +95,7 @@ def write_file(url: str, content: bytes) -> None:
 
 
 def send_folder(folder: Path, url: str) -> None:
-    """Copy the files of an index into a store, its manifest last: without one there is no index."""
+    """Copy the files of an index into a store, the manifest last, replacing what is there."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     names.sort(key=lambda name: name == MANIFEST_FILE)
     with _store(url) as (system, path):
@@ -136,7 +135,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
 
 
 def stage(url: str, *, checksum: str = "") -> Path:
-    """Copy an index out of a store, unless it was before; it is verified before it has its name."""
+    """Copy an index out of a store into the cache, verified, unless the cache has it."""
     top = cache_folder()
     if checksum and (top / checksum[:NAME_LENGTH]).is_dir():
         return top / checksum[:NAME_LENGTH]
@@ -161,7 +160,7 @@ def stage(url: str, *, checksum: str = "") -> Path:
 
 
 def keep(folder: Path, checksum: str) -> None:
-    """Put an index that was made here where ``stage`` would have put it."""
+    """Move an index that was built here into the cache, under the name that ``stage`` would give it."""
     target = cache_folder() / checksum[:NAME_LENGTH]
     with _alone(target):
         if target.is_dir():
@@ -172,7 +171,7 @@ def keep(folder: Path, checksum: str) -> None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Be the only process that makes a folder."""
+    """Hold the lock for the creation of a folder."""
     handle = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

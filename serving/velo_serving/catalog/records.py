@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from velo_serving.protocol.types import Shape, ShardHealth, ShardIdentity
+from velo_serving.protocol.types import Shape, ShardIdentity
 from velo_serving.transport.endpoint import Endpoint
 
 
@@ -21,13 +21,7 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class CollectionRecord:
-    """A collection.
-
-    Attributes
-    ----------
-    generation : int
-        Counts what was published under this name; each has shards of its own.
-    """
+    """A collection; ``generation`` counts what was published under its name."""
 
     name: str
     n: int
@@ -56,44 +50,23 @@ class Directory(Protocol):
         """The collections."""
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Describe what was published under a collection's name."""
+        """Return the record of a generation of a collection."""
 
-    async def exchange(self, collection: str, path: str, version: str) -> None:
-        """Start what is at a path, and send whoever asks the collection's shards there."""
+    async def exchange(self, collection: str, path: str, version: str) -> int:
+        """Start the build at a path; return the generation to which gateways switch."""
 
     async def snapshot(self, collection: str, path: str) -> None:
-        """Copy what a collection holds now to another folder."""
+        """Copy the current rows of a collection to another folder."""
 
     async def locate(self, place: Place) -> Endpoint:
-        """Say where a shard listens now."""
+        """Return the present endpoint of a shard."""
 
 
 class Keeper(Directory, Protocol):
-    """A directory whose collections come and go, where the server has a folder for them."""
+    """A directory that can create and drop collections, where the server has a folder for them."""
 
     async def create(self, name: str, shape: Shape) -> None:
-        """Make a collection without rows; it is among the records then."""
+        """Make a collection without rows and add it to the records."""
 
     async def drop(self, name: str) -> list[str]:
-        """Remove a collection; names of what velo did not make, which stays."""
-
-
-def record_of(
-    name: str,
-    healths: Sequence[tuple[str, ShardHealth]],
-    *,
-    replicas: int = 1,
-    version: str = "",
-    generation: int = 1,
-) -> CollectionRecord:
-    """Describe a collection by what its shards said of themselves."""
-    first = healths[0][1]
-    return CollectionRecord(
-        name,
-        sum(health.n for _, health in healths),
-        first.dim,
-        first.metric,
-        tuple(ShardRecord(shard, health.identity, replicas) for shard, health in healths),
-        version,
-        generation,
-    )
+        """Remove a collection; return the names of files that velo did not make and leaves."""

@@ -42,7 +42,6 @@ class Root:
         return found
 
     def create(self, name: str, shape: Shape) -> Collection:
-        """Make a collection without rows."""
         if checked_name(name).startswith("."):
             raise InvalidArgumentError(f"a name begins with no dot, as {name!r} does", argument="name")
         how: dict[str, Any] = {"dim": shape.dim, "metric": shape.metric, "dtype": shape.dtype}
@@ -53,17 +52,17 @@ class Root:
         return read_collection(path)
 
     def drop(self, collection: Collection) -> list[str]:
-        """Remove a collection that nobody serves any more; names of what others put there, which stays."""
+        """Remove a collection that is not served; return the names of foreign files, which stay."""
         return remove_index(Path(collection.path))
 
     def check_drop(self, collection: Collection) -> None:
-        """Refuse what lies elsewhere: it was named when the server started."""
+        """Refuse a collection outside this folder."""
         if Path(collection.path).parent != self.folder:
             raise UnsupportedError(f"{collection.name} does not lie in {self.folder}: it is not dropped here")
 
 
 def snapshot_collection(collection: Collection, path: str) -> None:
-    """Copy what a collection holds now to another folder, as ``velo.Index.snapshot`` does."""
+    """Copy the current rows of a collection to another folder, as ``velo.Index.snapshot``."""
     source = collection.path
     shards = [] if collection.shards[0].path == source else [entry.path for entry in collection.shards]
     if not all(isinstance(one, Path) for one in (source, *shards)):

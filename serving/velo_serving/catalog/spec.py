@@ -10,28 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """The path and options of a shard's index; it pickles and stays small.
+    """The path and options of the index of a shard; it pickles and stays small.
 
-    Parameters
-    ----------
-    name : str
-        Unique within the collection.
-    path : str
-        Folder of the index on the node that holds it, or its place in an object store.
-    memory, threads, io, plan
-        As in ``velo.open``.
-    writable : bool
-        Whether this process is the one that writes to the index.
-    durability : {"sync", "interval", "process"}
-        As in ``velo.open``.
-    follows : bool
-        Whether another process writes to the index, and this one is to see it.
-    locations : tuple of str
-        Where else the index may be found.
-    checksum : str
-        Of the index's manifest; what comes out of a store must have it.
-    uuid : str
-        Of the index that was built; a folder in which another one was built is refused.
+    ``follows`` means that another process writes to the index. An index from a store must have ``checksum``;
+    a folder must hold the index with ``uuid``. Other options are those of ``velo.open``.
     """
 
     name: str
@@ -49,7 +31,7 @@ class ShardSpec:
     uuid: str = ""
 
     def of_replica(self, replica: int) -> ShardSpec:
-        """The instructions of a replica: the first one writes, the others see its writes."""
+        """The specification of a replica: the first one writes, the others follow its writes."""
         if not self.writable or replica == 0:
             return self
         return dataclasses.replace(self, writable=False, follows=True)

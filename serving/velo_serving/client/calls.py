@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ from velo.folder.metadata import given_metadata
 from velo.options import RRF, fusion_of
 from velo.results import RangeResult, SearchResult, Served, Written
 from velo_serving.protocol.answers import groups_result, nearest_result, ranges_result
+from velo_serving.protocol.hits import COSTS, no_hits
 from velo_serving.protocol.requests import NOT_IN_ARROW
+from velo_serving.protocol.types import Hits
 from velo_serving.transport.codec import stream_of, table_of
 
 if TYPE_CHECKING:
@@ -44,15 +46,7 @@ FILTER_IN_URL_BYTES_MAX: Final = 2 << 10
 
 @dataclass(frozen=True)
 class Call(Generic[R]):
-    """One request, and what its answer means.
-
-    Attributes
-    ----------
-    read : callable
-        Makes a result of the response.
-    again : callable
-        Tells by a result whether to ask once more.
-    """
+    """One request, the reader of its response, and whether to ask again after a result."""
 
     method: str
     path: str
@@ -72,16 +66,13 @@ class Target:
 
     @property
     def info(self) -> str:
-        """The path of the collection, or of all."""
         return "/v1/collections" if self.collection is None else f"/v1/collections/{self.collection}"
 
     @property
     def search(self) -> str:
-        """The path of searches."""
         return "/v1/search" if self.collection is None else f"{self.info}/search"
 
     def path(self, what: str = "") -> str:
-        """A path below the collection."""
         if self.collection is None:
             raise InvalidArgumentError(
                 f"{what or 'drop'} needs the name of a collection", argument="collection"
@@ -90,13 +81,13 @@ class Target:
 
 
 def json_call(path: str, fields: Mapping[str, Any], read: Callable[[Any], R]) -> Call[R]:
-    """Fields as JSON, and JSON back; `timeout_s` travels in milliseconds."""
-    told = dict(fields)
-    if "timeout_s" in told:
-        seconds = told.pop("timeout_s")
-        told |= {} if seconds is None else {"timeout_ms": seconds * 1000}
+    """A request with JSON in both directions; ``timeout_s`` becomes ``timeout_ms``."""
+    sent = dict(fields)
+    if "timeout_s" in sent:
+        seconds = sent.pop("timeout_s")
+        sent |= {} if seconds is None else {"timeout_ms": seconds * 1000}
     try:
-        body = json.dumps(told, allow_nan=False).encode()
+        body = json.dumps(sent, allow_nan=False).encode()
     except ValueError as error:
         raise NotFiniteError(f"an option is not finite: {error}") from None
     headers = {"Content-Type": JSON, "Accept": JSON}
@@ -104,7 +95,7 @@ def json_call(path: str, fields: Mapping[str, Any], read: Callable[[Any], R]) ->
 
 
 def for_rows(path: str, fields: Mapping[str, Any]) -> Call[pa.Table]:
-    """A question that is answered in Arrow, which keeps all types as they are."""
+    """A request that is answered in Arrow, which keeps all types."""
     call = json_call(path, fields, dict)
     headers = {**call.headers, "Accept": ARROW}
     return Call("POST", path, _table_of, call.body, headers)
@@ -118,7 +109,6 @@ def _table_of(response: httpx.Response) -> pa.Table:
 
 
 def search_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -> Call[SearchResult]:
-    """A search for the nearest k."""
     k, group_size = int(options["k"]), options["group_size"]
     if options["group_by"] is None:
         group_size = None
@@ -129,7 +119,6 @@ def search_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -
 
 
 def range_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -> Call[RangeResult]:
-    """A search for all within a radius."""
     return _with_read(_call_of(target, queries, options)[0], _ranges_of)
 
 
@@ -140,7 +129,7 @@ def _with_read(call: Call[Any], read: Callable[[httpx.Response], R]) -> Call[R]:
 def _call_of(
     target: Target, queries: npt.ArrayLike | None, options: Mapping[str, Any]
 ) -> tuple[Call[Any], bool]:
-    """A search by what it is asked for, and whether it has one query; what is None is up to the server."""
+    """A search request, and whether it has a single query. None leaves an option to the server."""
     fields = {
         name: value
         for name, value in options.items()
@@ -177,29 +166,25 @@ def _lists(rows: npt.NDArray[Any]) -> Any:
 
 
 def _ranges_of(response: httpx.Response) -> RangeResult:
-    ids, distances, counts, vectors, status = _rows_of(response)
-    limited = np.asarray(status["limited"], np.bool_)
-    return ranges_result(ids, distances, counts, limited, *_told(status), vectors)
+    return ranges_result(*_answer_of(response))
 
 
 def _nearest_of(response: httpx.Response, k: int, group_size: int | None, single: bool) -> SearchResult:
-    ids, distances, counts, vectors, status = _rows_of(response, k * (group_size or 1))
+    hits, served = _answer_of(response, k * (group_size or 1))
     if group_size is None:
-        scores = _scores_of(status.get("scores"), ids.shape[1])
-        return nearest_result(ids, distances, counts, single, *_told(status), vectors, scores)
-    groups = [[(group["value"], group["size"]) for group in row] for row in status["groups"]]
-    return groups_result(ids, distances, groups, k, group_size, single, *_told(status), vectors)
+        return nearest_result(hits, served, single=single)
+    return groups_result(hits, served, k, group_size, single=single)
 
 
 def fusion_field(given: Any) -> Any:
-    """The value of ``search(fusion=)`` in the form of a JSON body."""
+    """``search(fusion=)`` as a field of a JSON body."""
     if given is None:
         return None
     fusion = fusion_of(given)
     if isinstance(given, str):
         return given
-    told = {name: value for name, value in asdict(fusion).items() if value is not None}
-    return {"method": "rrf" if isinstance(fusion, RRF) else "weighted", **told}
+    given_fields = {name: value for name, value in asdict(fusion).items() if value is not None}
+    return {"method": "rrf" if isinstance(fusion, RRF) else "weighted", **given_fields}
 
 
 def _columns(given: Any) -> list[str] | bool:
@@ -223,49 +208,58 @@ def _matrix(queries: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return matrix
 
 
-class _Rows(NamedTuple):
-    """Rows of all queries, padded to one length, and the rest of an answer."""
-
-    ids: npt.NDArray[Any]
-    distances: npt.NDArray[np.float32]
-    counts: npt.NDArray[np.int64]
-    vectors: npt.NDArray[np.float32] | None
-    status: dict[str, Any]
-
-
-def _rows_of(response: httpx.Response, k: int | None = None) -> _Rows:
+def _answer_of(response: httpx.Response, k: int | None = None) -> tuple[Hits, Served]:
     """Read an answer; its rows are padded to k, or to the longest."""
     if response.headers.get("content-type", "").startswith(ARROW):
-        return _rows_of_arrow(table_of(response.content), k)
-    status = response.json()
-    counts = np.asarray(status["counts"], dtype=np.int64)
-    width = k or int(counts.max(initial=1))
-    ids, distances = _padded(status["ids"], status["distances"], width)
-    return _Rows(ids, distances, counts, _vectors_of(status.get("vectors"), width), status)
+        table = table_of(response.content)
+        status = json.loads((table.schema.metadata or {})[b"velo"])
+        hits = _hits_of_arrow(table, status["query_count"], k)
+    else:
+        status = response.json()
+        counts = np.asarray(status["counts"], dtype=np.int64)
+        width = k or int(counts.max(initial=1))
+        given, strings = status["ids"], any(isinstance(one, str) for row in status["ids"] for one in row)
+        ids, distances = no_hits(len(counts), width, strings=strings)
+        for query, row in enumerate(given):
+            ids[query, : len(row)] = row
+            distances[query, : len(row)] = status["distances"][query]
+        distances[np.isnan(distances)] = np.inf  # null: a full-text search has no distances
+        groups = status.get("groups")
+        hits = Hits(
+            ids,
+            distances,
+            counts,
+            status.get("metadata"),
+            groups=groups and [[(one["value"], one["size"]) for one in row] for row in groups],
+            vectors=_vectors_of(status.get("vectors"), width),
+            scores=_scores_of(status.get("scores"), width),
+        )
+    costs = {name: status["stats"][name] for name in COSTS}
+    hits = replace(hits, limited=status.get("limited"), **costs)
+    return hits, Served(
+        status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
+    )
 
 
-def _rows_of_arrow(table: pa.Table, k: int | None) -> _Rows:
-    """Read an answer that has a row a hit."""
-    status = json.loads((table.schema.metadata or {})[b"velo"]) | {"metadata": None}  # asked for in JSON
+def _hits_of_arrow(table: pa.Table, query_count: int, k: int | None) -> Hits:
     query, rank, found = (np.asarray(table[name]) for name in ("query", "rank", "id"))
-    counts = np.bincount(query, minlength=status["query_count"]).astype(np.int64)
-    shape = (len(counts), k or int(counts.max(initial=1)))
-    ids = np.full(shape, None if found.dtype == object else -1, found.dtype)
-    distances = np.full(shape, np.inf, np.float32)
+    counts = np.bincount(query, minlength=query_count).astype(np.int64)
+    width = k or int(counts.max(initial=1))
+    ids, distances = no_hits(len(counts), width, strings=found.dtype == object)
     ids[query, rank], distances[query, rank] = found, np.asarray(table["distance"])
     vectors: npt.NDArray[np.float32] | None = None
     if "vector" in table.column_names:
         lists: Any = table["vector"]
         dim, real = lists.type.list_size, np.asarray(lists.is_valid())
-        vectors = np.full((*shape, dim), np.nan, np.float32)
+        vectors = np.full((len(counts), width, dim), np.nan, np.float32)
         vectors[query[real], rank[real]] = np.asarray(pc.list_flatten(lists)).reshape(-1, dim)
-    return _Rows(ids, distances, counts, vectors, status)
+    return Hits(ids, distances, counts, vectors=vectors)
 
 
 def _vectors_of(
     rows: Sequence[Sequence[Sequence[float] | None]] | None, k: int
 ) -> npt.NDArray[np.float32] | None:
-    """Vectors of JSON; NaN for those that were not brought."""
+    """Vectors of JSON; NaN for missing ones."""
     if rows is None:
         return None
     dim = max((len(one) for row in rows for one in row if one is not None), default=0)
@@ -278,7 +272,6 @@ def _vectors_of(
 
 
 def _scores_of(rows: Sequence[Sequence[float]] | None, k: int) -> npt.NDArray[np.float32] | None:
-    """Scores of JSON, padded to k."""
     if rows is None:
         return None
     scores = np.zeros((len(rows), k), np.float32)
@@ -287,40 +280,17 @@ def _scores_of(rows: Sequence[Sequence[float]] | None, k: int) -> npt.NDArray[np
     return scores
 
 
-def _told(status: Mapping[str, Any]) -> tuple[Any, dict[str, int], Served]:
-    """The parts of an answer beside its hits: metadata, counters, shards."""
-    served = Served(
-        status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
-    )
-    return status.get("metadata"), status.get("stats", {}), served
-
-
 def _query_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps(value, allow_nan=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _padded(
-    ids: Sequence[Sequence[Any]], distances: Sequence[Sequence[float | None]], k: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Fill rows of different lengths up to k, as the library itself answers."""
-    strings = any(isinstance(one, str) for row in ids for one in row)
-    shape = (len(ids), k)
-    all_ids = np.full(shape, None, dtype=object) if strings else np.full(shape, -1, dtype=np.int64)
-    all_distances = np.full(shape, np.inf, dtype=np.float32)
-    for place, row in enumerate(ids):
-        all_ids[place, : len(row)] = row
-        all_distances[place, : len(row)] = distances[place]
-    all_distances[np.isnan(all_distances)] = np.inf  # null: words alone know none
-    return all_ids, all_distances
-
-
 # ---- writes ----
 
 
 def _name(request: str | None) -> str | None:
-    """A name for a call, as it travels in a URL."""
+    """Check that the name of a request is text that a URL can hold."""
     try:
         if request is not None:
             request.encode()
@@ -339,7 +309,7 @@ def write_call(
     request: str | None,
     timeout_s: float | None,
 ) -> Call[Written]:
-    """Rows as an Arrow stream, which keeps all types as they are."""
+    """Rows as an Arrow stream, which keeps all types."""
     columns: dict[str, Any] = {}
     count = 0
     if vectors is not None:
@@ -377,19 +347,11 @@ def write_call(
 
 
 def id_column(ids: Any) -> Any:
-    """Ids, or one, as the library reads them."""
+    """Ids, or a single id, as the library reads them."""
     return checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
 
 
 def written(answer: Mapping[str, Any]) -> Written:
-    """The result of a write."""
-    return Written(
-        rows=answer["rows"],
-        missing=answer["missing"],
-        sequence=max(answer["sequences"].values(), default=0),
-        durable=answer["durable"],
-        replaced=answer["replaced"],
-        first_id=answer["first_id"],
-        repeated=answer["repeated"],
-        pressure=answer["pressure"],
-    )
+    same = ("rows", "missing", "durable", "replaced", "first_id", "repeated", "pressure")
+    sequence = max(answer["sequences"].values(), default=0)
+    return Written(sequence=sequence, **{name: answer[name] for name in same})

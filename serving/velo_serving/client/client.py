@@ -61,7 +61,6 @@ class _Settings:
         }
 
     def tries(self, call: Call[Any]) -> Tries:
-        """The tries of one request."""
         request: dict[str, Any] = {"method": call.method, "url": call.path}
         if call.body is not None:
             request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
@@ -79,10 +78,7 @@ def _target_of(collection: str | None, body_format: BodyFormat) -> Target:
 def awaited(
     function: Callable[Concatenate[Any, P], R],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
-    """A method of ``Requests`` for a client whose ``_send`` is a coroutine function.
-
-    The method is the same: it checks its arguments at once and returns what ``_send`` returns.
-    """
+    """A method of ``Requests`` for a client whose ``_send`` is a coroutine function."""
     return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]", function)
 
 
@@ -178,20 +174,18 @@ class AsyncClient:
             self._connections = None
 
     async def __aenter__(self) -> AsyncClient:
-        """Return this client."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         await self.aclose()
 
 
 def _of_async(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, R]]:
-    """A method of the ``AsyncClient`` beside a ``Client``."""
+    """A method of the ``AsyncClient`` of a ``Client``."""
 
     def asked(client: Client, /, *arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, R]:
         return method(client._awaited, *arguments, **keywords)
@@ -346,23 +340,19 @@ class Client(Requests):
         await self._awaited.aclose()
 
     def __enter__(self) -> Client:
-        """Return this client."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
     async def __aenter__(self) -> Client:
-        """Return this client."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         await self.aclose()
 
 

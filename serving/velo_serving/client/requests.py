@@ -464,7 +464,7 @@ class Requests(ABC):
         return self._send(call)
 
     def _until_done(self, what: str, fields: dict[str, Any]) -> Call[bool]:
-        """Asked again until it is done, unless nobody waits; the server waits in between."""
+        """A maintenance call, repeated until it is done unless ``wait`` is false."""
         call: Call[bool] = json_call(self._target.path(what), fields, itemgetter("done"))
         return replace(call, again=lambda done: not done and fields.get("wait", True))
 

@@ -41,7 +41,6 @@ class Tries:
         self._url = url
 
     def arguments(self) -> dict[str, Any]:
-        """The keywords of the next try, with its timeout."""
         return {**self._request, "timeout": self.left_s()}
 
     def after(self, outcome: httpx.Response | httpx.HTTPError) -> float | None:
@@ -94,7 +93,7 @@ class Tries:
 
 
 def _distrust_in(error: BaseException) -> ssl.SSLCertVerificationError | None:
-    """Why a certificate was not trusted, somewhere below an error of a connection."""
+    """The certificate error among the causes of a connection error, if any."""
     below: BaseException | None = error
     while below is not None and not isinstance(below, ssl.SSLCertVerificationError):
         below = below.__cause__ or below.__context__
@@ -102,7 +101,6 @@ def _distrust_in(error: BaseException) -> ssl.SSLCertVerificationError | None:
 
 
 def _retry_after_s(response: httpx.Response) -> float | None:
-    """Read Retry-After: seconds, or a date."""
     text = response.headers.get("retry-after")
     if text is None:
         return None
@@ -117,7 +115,6 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 
 
 def _error_of(response: httpx.Response) -> VeloError:
-    """Make the exception that the gateway meant."""
     try:
         told = response.json()["error"]
         kind, message = str(told["type"]), str(told["message"])

@@ -127,10 +127,9 @@ class Access:
 
 
 class ApiKeys:
-    """The keys of a file, read again when it changes.
+    """The keys of a file, with a line ``read KEY`` or ``admin KEY`` for each, read again when it changes.
 
-    A line has a role and a key: ``read KEY`` or ``admin KEY``. Empty lines and those that begin with ``#``
-    say nothing. Where the file cannot be read any more, the keys that were known stay, and the log says why.
+    If the file cannot be read any more, the known keys stay, and the log says why.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -139,10 +138,7 @@ class ApiKeys:
         self._roles = _read_keys(self._path)
 
     def role_of(self, key: str) -> Role | None:
-        """The role of a key; None for an unknown key.
-
-        All keys are looked at, and as digests, so that the time it takes tells nothing about them.
-        """
+        """The role of a key. All digests are compared, so that the time taken reveals nothing."""
         if self._watched.changed():
             self.reload()
         given = _digest(key)
@@ -153,7 +149,6 @@ class ApiKeys:
         return found
 
     def reload(self) -> None:
-        """Read the file now."""
         try:
             self._roles = _read_keys(self._path)
             log.info("%s is read: %d keys", self._path, len(self._roles))
@@ -191,7 +186,6 @@ class Guarded:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http" or _is_open(_path_in_app(scope)):
             await self._app(scope, receive, send)
             return
@@ -211,13 +205,12 @@ def _is_open(path: str) -> bool:
 
 
 def _path_in_app(scope: Scope) -> str:
-    """The path below where the app is mounted."""
+    """The path relative to the mount point of the app."""
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def check_may_write() -> None:
-    """Refuse a request whose key is for reading."""
     if _role.get() != "admin":
         raise AdminKeyError("this key is for reading: to write takes an admin key")
 
@@ -225,7 +218,6 @@ def check_may_write() -> None:
 def describe_security(
     document: MutableMapping[str, Any], writes: Iterable[tuple[str, str]], errors: Mapping[str, Any]
 ) -> None:
-    """Say in an OpenAPI document which operations ask for a key."""
     document["components"]["securitySchemes"] = {
         "apiKey": {"type": "http", "scheme": "bearer", "description": "A key of the server's file."}
     }

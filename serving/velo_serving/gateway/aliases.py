@@ -18,15 +18,9 @@ log = logging.getLogger("velo_serving")
 
 
 class Aliases:
-    """The aliases of a file, each for a collection that is served.
+    """The aliases of a file, with a line ``ALIAS COLLECTION`` for each, read again when it changes.
 
-    A line has an alias and the name of a collection. Empty lines and those that begin with ``#`` say nothing.
-    Where the file cannot be read any more, or names what is not served, the aliases stay; the log says why.
-
-    Parameters
-    ----------
-    backend : Backend
-        Which finds collections under these names from now on.
+    If the file is damaged, or names a collection that is not served, the aliases stay, and the log says why.
     """
 
     def __init__(self, path: str | Path, backend: Backend) -> None:
@@ -36,7 +30,6 @@ class Aliases:
         self._take()
 
     def reload(self) -> None:
-        """Read the file now."""
         try:
             self._take()
             log.info("%s is read: %d aliases", self._path, len(self._backend.aliases))
@@ -44,7 +37,6 @@ class Aliases:
             log.error("the aliases stay as they were: %s", error)
 
     async def keep(self) -> None:
-        """Read the file whenever it changes."""
         while True:
             await asyncio.sleep(LOOK_S)
             if self._watched.changed():

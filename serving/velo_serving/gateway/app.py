@@ -329,7 +329,6 @@ class _PlainRoute(APIRoute):
     """A route whose function reads its request itself: nothing is solved, checked or converted before it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function that answers a request."""
         function = self.endpoint
 
         async def handle(request: Request) -> Response:
@@ -359,7 +358,7 @@ class _Gate:
             return await self._answer(request, now, media_type, body, started, arrived)
 
     async def look_up(self, request: Request, served: ServedCollection, lookup: Lookup) -> Response:
-        """Answer what needs no search: its body is JSON, and so is its answer, or Arrow where it has rows."""
+        """Answer a lookup: JSON in, JSON or Arrow out."""
         _media_type(request, (bodies.JSON,))
         body = await self._body(request)
         answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
@@ -369,7 +368,7 @@ class _Gate:
         return Response(written(looked, media_type), media_type=media_type)
 
     async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
-        """Write; a client that hangs up does not undo it."""
+        """Write; a disconnect of the client does not cancel it."""
         check_may_write()
         started = time.perf_counter()
         media_type = _media_type(request, route.media_types)
@@ -385,14 +384,14 @@ class _Gate:
         work: Callable[[str, bytes], Coroutine[Any, Any, Struct]],
         media_types: Sequence[str] = (bodies.JSON,),
     ) -> Response:
-        """Do something to a collection; a client that hangs up does not undo it."""
+        """Run an administrative operation; a disconnect of the client does not cancel it."""
         media_type = _media_type(request, media_types)
         body = await self._body(request)
         return _json(await asyncio.shield(asyncio.ensure_future(work(media_type, body))))
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
-        """Room for the rows of a write, which may wait long at its shard."""
+        """Reserve memory for the rows of a write."""
         if self._bytes_written + size > self._limits.writes_bytes_max:
             raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
         self._bytes_written += size
@@ -409,7 +408,7 @@ class _Gate:
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:
-        """A place for a request; taken once its body is there, so that a slow sender holds nobody's."""
+        """Count a request once its body has arrived, so that slow senders hold no slot."""
         if self._requests >= self._limits.requests_max:
             raise QueueFullError(
                 f"{self._requests} requests are under way, the limit is {self._limits.requests_max}"
@@ -488,7 +487,7 @@ class _Gate:
 
 
 def _media_type(request: Request, read: Sequence[str]) -> str:
-    """Of a body that is not compressed, one of those that a path reads."""
+    """The media type of an uncompressed body, one of those that the path reads."""
     media_type = bodies.media_type_of(request.headers.get("content-type"))
     bodies.check_encoding(request.headers.get("content-encoding"))
     if media_type not in read:
@@ -497,7 +496,7 @@ def _media_type(request: Request, read: Sequence[str]) -> str:
 
 
 async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer:
-    """Wait for an answer as long as the client waits for it; where it hangs up, its search ends."""
+    """Wait for an answer; cancel the search if the client disconnects."""
     search = asyncio.ensure_future(searching)
     gone: asyncio.Future[Any] | None = None
     try:
@@ -525,7 +524,7 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
 
 
 def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
-    """The request with what parsing took off its deadline."""
+    """The request with its deadline reduced by the time that parsing took."""
     if parsed.timeout_s is None:
         return parsed
     if spent_s >= parsed.timeout_s:
@@ -546,7 +545,7 @@ def _summary(served: ServedCollection) -> CollectionSummary:
 
 
 def _columns_of(router: Router) -> list[str]:
-    """The columns of a collection, as the first of its shards says that has any."""
+    """The columns of a collection, as reported by the first shard that has any."""
     told = [one.health.details.get("columns", ()) for one in router.shards() if one.health is not None]
     return [str(name) for name in next(filter(None, told), ())]
 

@@ -45,7 +45,7 @@ _TEXT_MAX = 1 << 16
 
 
 def media_type_of(content_type: str | None) -> str:
-    """Return which of the readable media types a Content-Type header names; JSON where there is none."""
+    """The media type that a Content-Type header names; JSON without one."""
     media_type = (content_type or JSON).partition(";")[0].strip().lower()
     if media_type in READS:
         return media_type
@@ -53,7 +53,7 @@ def media_type_of(content_type: str | None) -> str:
 
 
 def check_encoding(content_encoding: str | None) -> None:
-    """Refuse compressed bodies: a few bytes of them could unfold into more than the limit allows."""
+    """Refuse compressed bodies, which could expand beyond the limit."""
     if content_encoding is not None and content_encoding.strip().lower() != "identity":
         raise UnsupportedMediaTypeError(
             f"content encoding {content_encoding!r} is not read here; send the body plain"
@@ -69,7 +69,6 @@ def parse_search(
     limits: GatewayLimits,
     columns: Callable[[], Sequence[str]] = tuple,
 ) -> SearchRequest:
-    """Make a request of a body and the query string."""
     filters: tuple[FilterForm | None, ...] | None
     if media_type == JSON:
         refuse_query(pairs)
@@ -146,7 +145,7 @@ def _queries_of(asked: SearchBody, dim: int) -> Float32Matrix:
 
 
 def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits: GatewayLimits) -> None:
-    """Refuse SQL that would take seconds to read: a dict of the same conditions takes a hundredth."""
+    """Refuse long SQL, which is slow to parse; a dict of the same conditions is a hundred times faster."""
     texts = {one for one in filters if isinstance(one, str)}
     longest = max(map(len, texts), default=0)
     if longest > limits.sql_bytes_max:
@@ -165,7 +164,7 @@ def _check_sql(filters: Iterable[FilterForm | str | None], argument: str, limits
 
 
 def is_long_to_parse(body: bytes, pairs: list[tuple[str, str]], limits: GatewayLimits) -> bool:
-    """Whether parsing belongs into a thread: a large body, or a filter of more than a few conditions."""
+    """Whether to parse in a thread: a large body, or a long filter."""
     if len(body) > limits.inline_bytes_max:
         return True
     if sum(len(value) for name, value in pairs if name == "filter") > _FILTER_INLINE_MAX:
@@ -242,7 +241,7 @@ def _request(
 
 
 def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> None:
-    """Refuse lists that are shorter than the answer, and those that are longer than one may be."""
+    """Refuse a fusion depth below k or above the limits."""
     depth = fusion.depth_of(k)
     if fusion.depth is None:
         return
@@ -256,7 +255,6 @@ def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> N
 
 
 def _check_texts(texts: Sequence[str]) -> None:
-    """Refuse what no index would take."""
     for place, one in enumerate(texts):
         if len(one) > _TEXT_MAX:
             raise RequestError(
@@ -294,7 +292,6 @@ def _matrix_of_arrow(
 
 
 def _texts(column: pa.ChunkedArray[Any]) -> list[str | None]:
-    """Read a column of texts, some of them null."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_null(kind) or str(kind) in ("string", "large_string", "string_view")):
         raise RequestError(
@@ -305,7 +302,7 @@ def _texts(column: pa.ChunkedArray[Any]) -> list[str | None]:
 
 
 def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
-    """Read an Arrow stream without trusting it."""
+    """Read an untrusted Arrow stream; a column may expand to ``bytes_max`` at most."""
     try:
         if is_compressed(body):
             raise UnsupportedMediaTypeError("compressed Arrow is not read here; send the stream plain")
@@ -329,7 +326,7 @@ def table_of_arrow(body: bytes, rows_max: int, bytes_max: int) -> Any:
 
 
 def _unfolded_bytes(array: Any) -> int:
-    """An upper bound of the bytes of rows once each has its own copy of a shared value."""
+    """An upper bound of the size of an array once shared values are expanded."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         values = array.dictionary
@@ -363,7 +360,6 @@ def _is_text(kind: Any) -> bool:
 
 
 def array_of_arrow(given: Any) -> Any:
-    """Make a matrix of a list column."""
     column: Any = given.combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)

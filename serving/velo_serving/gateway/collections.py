@@ -102,7 +102,7 @@ class DropAnswer(Struct):
 
 
 def _check_may_name_folders(has_keys: bool, what: str) -> None:
-    """Only who has an admin key: who may name folders of the server may have any of them read or made."""
+    """Require an admin key, and a server with keys: the caller names folders of the server."""
     if not has_keys:
         raise AdminKeyError(
             f"to {what} takes an admin key, and this server has no keys: start it with --api-keys"
@@ -113,7 +113,6 @@ def _check_may_name_folders(has_keys: bool, what: str) -> None:
 async def create(
     media_type: str, body: bytes, pairs: Sequence[tuple[str, str]], backend: Backend
 ) -> CreateAnswer:
-    """Make a collection without rows, and serve it."""
     started = time.perf_counter()
     schema: pa.Schema | None = None
     asked: CreateOptions
@@ -136,14 +135,13 @@ async def create(
 
 
 async def drop(name: str, backend: Backend) -> DropAnswer:
-    """Serve a collection no more, and remove what velo made of it."""
     started = time.perf_counter()
     left = await backend.drop(name)
     return DropAnswer(name=name, left=left, took_ms=took_ms(started))
 
 
 async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> PublishAnswer:
-    """Serve another build; searches go on meanwhile."""
+    """Serve another build under the name of a collection."""
     _check_may_name_folders(has_keys, "publish")
     started = time.perf_counter()
     asked = parsed(PublishBody, body)
@@ -155,7 +153,7 @@ async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> P
 
 
 async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> SnapshotAnswer:
-    """Copy what is served now to another folder; writes go on meanwhile."""
+    """Copy the current rows of a collection to another folder."""
     _check_may_name_folders(has_keys, "take a snapshot")
     started = time.perf_counter()
     asked = parsed(SnapshotBody, body)

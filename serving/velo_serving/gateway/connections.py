@@ -1,8 +1,7 @@
-"""Connections that send nothing, or a little now and then: they end, and never keep others out.
+"""Limits on idle and slow connections.
 
-uvicorn counts a connection from its first byte and waits for its headers without an end. Here a connection
-must bring its headers within a time; and where very many have not brought their request yet, the one that has
-waited longest makes room for the next.
+uvicorn waits for headers without a limit. Here a connection must send its headers within a time; if too many
+connections have not sent their request, the oldest of them is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _TIMEOUT_ANSWER = (
 
 
 def bounded_protocol(limits: GatewayLimits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with limits on what has not become a request; a class for each server."""
+    """uvicorn's protocol with limits on incomplete requests; a class for each server."""
     waiting: OrderedDict[Any, None] = OrderedDict()
     base: Any = AutoHTTPProtocol
 
@@ -48,7 +47,7 @@ def bounded_protocol(limits: GatewayLimits) -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def _look(self) -> None:
-            """Take note of whether headers, or the rest of a body, are missing."""
+            """Note whether headers, or the rest of a body, are missing."""
             cycle = self.cycle
             headers_missing = cycle is None or cycle.response_complete
             if not headers_missing:

@@ -19,7 +19,6 @@ from velo_serving.transport.codec import stream_of
 
 
 def choose_type(accept: str | None, offered: Sequence[str]) -> str:
-    """Choose the form of an answer from an Accept header."""
     preferences: list[tuple[float, int, str]] = []
     for place, part in enumerate((accept or "*/*").split(",")):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -40,7 +39,6 @@ def choose_type(accept: str | None, offered: Sequence[str]) -> str:
 
 
 def encoded(answer: Answer, took_ms: float, media_type: str) -> bytes:
-    """The answer to a search, in JSON or Arrow."""
     return _to_json(answer, took_ms) if media_type == JSON else _to_arrow(answer, took_ms)
 
 
@@ -88,18 +86,18 @@ def _to_json(answer: Answer, took_ms: float) -> bytes:
 
 
 def _vectors_of(rows: npt.NDArray[np.float32]) -> list[list[float] | None]:
-    """Vectors as JSON has them; those of NaN were not brought."""
+    """Vectors as JSON; null for missing ones, which are NaN."""
     missing = np.isnan(rows[:, 0]).tolist()
     return [None if lost else row for lost, row in zip(missing, rows.tolist(), strict=True)]
 
 
 def _plain(value: Any) -> Any:
-    """A group's value as JSON has it; times to the nanosecond have no Python type but numpy's."""
+    """A group's value as JSON; nanosecond times are numpy values."""
     return str(value) if isinstance(value, np.datetime64) else value
 
 
 def _to_arrow(answer: Answer, took_ms: float) -> bytes:
-    """Write one row a hit: query, rank, id, distance, metadata; the rest of the answer is in the schema."""
+    """Write a row for each hit; the metadata of the schema holds the rest of the answer."""
     hits = answer.hits
     query_count, k = hits.ids.shape
     real = np.arange(k)[None, :] < hits.counts[:, None]

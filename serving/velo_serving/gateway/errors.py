@@ -24,14 +24,8 @@ log = logging.getLogger("velo_serving")
 class RequestError(serving_errors.ServingError):
     """A request that is refused before any shard sees it.
 
-    Parameters
-    ----------
-    path : str
-        Of the field; its head is the argument.
-    place : Mapping or None
-        Where else in the request: ``line``, ``column`` and ``byte``, or ``query``.
-    kind : str
-        The class that a client raises.
+    ``path`` is that of the field, ``place`` a position (``line``, ``column`` and ``byte``, or ``query``), and
+    ``kind`` the class that a client raises.
     """
 
     def __init__(
@@ -90,17 +84,14 @@ STATUSES: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of an exception; 500 for what is not ours."""
+    """The HTTP status of an exception; 500 for unknown ones."""
     if isinstance(error, RequestError):
         return error.status
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
 def filter_place(message: str, path: str) -> dict[str, Any] | None:
-    """Return where in a filter velo found a fault.
-
-    ``filter at $.year.$gte: …`` lies at ``.year.$gte`` below `path`; SQL text has a line and a column.
-    """
+    """The position of a fault in a filter: a path below ``path``, or line and column of SQL text."""
     match = re.search(r"filter at \$(\S*): ", message)
     if match is not None:
         return {"path": f"{path}{match[1]}"}
@@ -109,7 +100,6 @@ def filter_place(message: str, path: str) -> dict[str, Any] | None:
 
 
 def error_response(error: BaseException) -> Response:
-    """Make the response that tells a client about an exception."""
     status = status_of(error)
     headers: dict[str, str] = {}
     if status in (429, 503):
@@ -151,8 +141,6 @@ def _response(body: dict[str, Any], status: int, headers: Mapping[str, str] | No
 
 
 def install(app: FastAPI) -> None:
-    """Let the app answer every exception in the one shape."""
-
     async def ours(request: Request, error: Exception) -> Response:
         if status_of(error) == 500:
             log.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)

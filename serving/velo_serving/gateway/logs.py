@@ -28,27 +28,36 @@ log = logging.getLogger("velo_serving.requests")
 
 
 def note(**facts: Any) -> None:
-    """Say something about the request that is being answered, for its line in the log."""
+    """Add facts to the log line of the present request."""
     notes = _notes.get()
     if notes is not None:
         notes.update(facts)
 
 
-class Logged:
-    """Middleware: gives each request an id, answers with it, and writes down those that took long.
+class StatusWatch:
+    """A ``send`` that keeps the status of the answer, and adds a header to it."""
 
-    Parameters
-    ----------
-    slow_s : float or None
-        Requests that take as long get a line, with what was asked and what it cost; None: none do.
-    """
+    def __init__(self, send: Send, request_id: str = "") -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._request_id:
+                MutableHeaders(scope=message)["X-Request-Id"] = self._request_id
+        await self._send(message)
+
+
+class Logged:
+    """Middleware: gives each request an id, and logs requests that took ``slow_s`` or longer."""
 
     def __init__(self, app: ASGIApp, slow_s: float | None) -> None:
         self._app = app
         self._slow_s = slow_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -61,24 +70,16 @@ class Logged:
         request_id.set(one)
         _notes.set(facts)
         started = time.perf_counter()
-        status = 500
-
-        async def marking(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = one
-            await send(message)
-
+        watched = StatusWatch(send, one)
         try:
-            await self._app(scope, receive, marking)
+            await self._app(scope, receive, watched)
         finally:
             took_s = time.perf_counter() - started
             if self._slow_s is not None and took_s >= self._slow_s:
                 extra: dict[str, Any] = {
                     "method": scope["method"],
                     "path": scope["path"],
-                    "status": status,
+                    "status": watched.status,
                     "took_ms": round(took_s * 1000, 3),
                     **facts,
                 }
@@ -91,7 +92,6 @@ class JsonLines(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
@@ -108,7 +108,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Write what velo's server and uvicorn have to say to stderr, as JSON."""
+    """Log velo's server and uvicorn to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("velo_serving", "uvicorn"):

@@ -82,7 +82,6 @@ class Document:
         without: Iterable[str] = (),
         arrow_answer: bool = False,
     ) -> dict[str, Any]:
-        """Describe an operation to FastAPI."""
         self._models |= {one for one in (answer, body) if one is not None}
         binary = {"type": "string", "format": "binary"}
         answers = content_of(answer) | ({bodies.ARROW: {"schema": binary}} if arrow_answer else {})
@@ -105,7 +104,7 @@ class Document:
         }
 
     def attach(self, app: FastAPI, writes: Iterable[tuple[str, str]] | None) -> None:
-        """Let the app's document have the structs, and where keys are asked for, who needs which."""
+        """Add the structs to the app's document, and security if ``writes`` lists admin operations."""
         plain = app.openapi
 
         def described() -> dict[str, Any]:

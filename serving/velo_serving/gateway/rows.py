@@ -135,7 +135,6 @@ Body = TypeVar("Body", bound=Struct)
 
 
 def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
-    """Read a body, with its filter."""
     asked = parsed(model, body)
     condition = getattr(asked, "filter", None)
     if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
@@ -150,7 +149,6 @@ def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body
 
 
 def check_dim(vector: Sequence[float], dim: int) -> None:
-    """Refuse a query of another length than the vectors of the collection."""
     if len(vector) != dim:
         raise RequestError(
             f"vector has {len(vector)} numbers, the collection has {dim} dimensions",
@@ -160,7 +158,7 @@ def check_dim(vector: Sequence[float], dim: int) -> None:
 
 
 def written(looked: Looked, media_type: str) -> bytes:
-    """An answer in JSON, or its rows as Arrow with what is said of them in the schema's metadata."""
+    """An answer in JSON, or its rows as Arrow with the other fields in the metadata of the schema."""
     rows, fields = looked.rows, dict(looked.fields)
     if rows is None:
         return to_json(fields, inf_nan_mode="null", bytes_mode="base64")
@@ -170,7 +168,6 @@ def written(looked: Looked, media_type: str) -> bytes:
 
 
 def status_of(found: Found) -> dict[str, Any]:
-    """The completeness of an answer."""
     return {
         "shards_answered": found.shards_answered,
         "shards_total": found.shards_total,

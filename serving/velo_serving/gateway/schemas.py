@@ -45,7 +45,6 @@ _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def parsed(model: type[B], body: bytes) -> B:
-    """Read a body of JSON."""
     try:
         if model not in _DECODERS:
             _DECODERS[model] = msgspec.json.Decoder(model, float_hook=float)
@@ -59,7 +58,6 @@ def parsed(model: type[B], body: bytes) -> B:
 
 
 def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
-    """Read the query string beside a body of Arrow."""
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
@@ -72,24 +70,22 @@ def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
 
 
 def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
-    """Refuse a query string beside a body of JSON."""
     if pairs:
         name = pairs[0][0]
         raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
 
 
 def seconds(timeout_ms: float | None) -> float | None:
-    """The deadline of a body, as routers take it."""
+    """Milliseconds as seconds."""
     return None if timeout_ms is None else timeout_ms / 1000
 
 
 def took_ms(started: float) -> float:
-    """Milliseconds since then, by ``time.perf_counter``."""
     return round((time.perf_counter() - started) * 1000, 3)
 
 
 def _refusal(fault: str) -> RequestError:
-    """The error for fields that are wrong, with the place that msgspec names."""
+    """The error for invalid fields, with the position that msgspec names."""
     message, _, place = fault.partition(" - at `$")
     path = place.rstrip("`").lstrip(".").replace("[...]", "")
     field = re.fullmatch(r"Object (?:contains unknown|missing required) field `(.*)`", message)
@@ -114,7 +110,7 @@ def _in_words(types: re.Match[str]) -> str:
 
 
 def _not_json(error: Exception, body: bytes) -> RequestError:
-    """The error for a body that is not JSON, with the place if it is known."""
+    """The error for a body that is not JSON, with its position if known."""
     if isinstance(error, RecursionError | UnicodeDecodeError):
         fault = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8"
         return RequestError(f"the body is {fault}", status=400, kind="MalformedBodyError")
@@ -132,10 +128,7 @@ def _not_json(error: Exception, body: bytes) -> RequestError:
 
 
 def check_filter(condition: FilterForm | None, path: str) -> None:
-    """Refuse a filter that no index could evaluate, before any shard is asked.
-
-    Whether its columns exist and have the right types, only shards know.
-    """
+    """Refuse an invalid filter before any shard is asked; only shards know its columns and their types."""
     if condition is None:
         return
     for where, value in _leaves(condition, path):
@@ -168,30 +161,28 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def reference(model: type[Struct]) -> dict[str, Any]:
-    """Refer to the schema of a struct; ``components`` has it."""
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
 def content_of(model: type[Struct]) -> dict[str, Any]:
-    """JSON in the form of a struct, with its example."""
+    """JSON content of a struct, with its example."""
     example = getattr(model, "EXAMPLE", None)
     shown = {} if example is None else {"example": example}
     return {"application/json": {"schema": reference(model), **shown}}
 
 
 def components(models: Iterable[type[Struct]]) -> dict[str, Any]:
-    """The schemas of structs and of all that they refer to, by name."""
     return msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")[1]
 
 
 def query_parameters(model: type[Struct], without: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """The fields of a struct as parameters of the query string, beside a body of Arrow."""
+    """The fields of a struct as query parameters beside an Arrow body, except those in ``without``."""
     fields = components([model])[model.__name__]["properties"]
     return [_parameter(name, field) for name, field in fields.items() if name not in set(without)]
 
 
 def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
-    """One field; in a query string nothing is null, and an object is its JSON as text."""
+    """One field: query strings have no null, and an object is JSON text."""
     schema = {key: value for key, value in field.items() if key not in ("title", "description", "anyOf")}
     kinds = [one for one in field.get("anyOf", ()) if one.get("type") not in ("null", "boolean")]
     kinds = kinds or [one for one in field.get("anyOf", ()) if one.get("type") != "null"]

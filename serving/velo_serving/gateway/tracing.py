@@ -1,7 +1,4 @@
-"""Spans of OpenTelemetry: one for each request over HTTP, its searches, and the shards they wait for.
-
-Nothing of it is imported here before somebody traces.
-"""
+"""Spans of OpenTelemetry, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import MissingDependencyError
-from velo_serving.gateway.logs import request_id
+from velo_serving.gateway.logs import StatusWatch, request_id
 from velo_serving.protocol import spans
 
 #: OpenTelemetry's own words for where spans go.
@@ -24,7 +21,7 @@ MISSING: Final = "OpenTelemetry is not installed; pip install 'veloann[otel]'"
 
 
 def provider_of_environment() -> Any:
-    """The provider that OpenTelemetry's variables ask for, which sends spans over OTLP, or None."""
+    """The provider that OpenTelemetry's variables configure (OTLP export), or None."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if not any(os.environ.get(name) for name in ENDPOINTS):
@@ -96,7 +93,6 @@ class Traced:
         self._maker = _Maker(self._tracer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,18 +109,11 @@ class Traced:
                 "velo.request_id": request_id.get(),
             },
         )
-        status = 500
-
-        async def marking(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        watched = StatusWatch(send)
         token = self._context.attach(self._trace.set_span_in_context(one, above))
         before = spans.maker.set(self._maker)
         try:
-            await self._app(scope, receive, marking)
+            await self._app(scope, receive, watched)
         finally:
             spans.maker.reset(before)
             self._context.detach(token)
@@ -132,7 +121,7 @@ class Traced:
             if route is not None:
                 one.update_name(f"{method} {route}")
                 one.set_attribute("http.route", route)
-            one.set_attribute("http.response.status_code", status)
-            if status >= 500:
+            one.set_attribute("http.response.status_code", watched.status)
+            if watched.status >= 500:
                 one.set_status(self._trace.StatusCode.ERROR)
             one.end()

@@ -23,7 +23,7 @@ class WatchedFile:
         self._stamp = self._stamp_now()
 
     def changed(self) -> bool:
-        """Whether the file changed; looks once a second at most."""
+        """Whether the file changed; checks once a second at most."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_S:
             return False
@@ -41,7 +41,7 @@ class WatchedFile:
 
 
 def read_lines(path: Path, wrong: Callable[[str, str], Exception]) -> Iterator[tuple[str, list[str]]]:
-    """The words of each line that says something; empty ones and those that begin with ``#`` do not."""
+    """Yield position and fields of each line except empty lines and comments; ``wrong`` makes the errors."""
     try:
         with open(path, "rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

@@ -134,7 +134,6 @@ def parse_write(
     rows: RowFormat,
     limits: GatewayLimits,
 ) -> WriteRequest:
-    """Make a write of a body and the query string."""
     if media_type == bodies.JSON:
         request = _of_json(verb, body, pairs, dim, rows, limits)
     else:
@@ -220,7 +219,7 @@ def _of_arrow(
 
 
 def _matrix(given: Sequence[Sequence[float]], dim: int, dtype: np.dtype[Any]) -> Any:
-    """Rows of JSON numbers as the index holds them; what it cannot hold is refused, not rounded to it."""
+    """JSON numbers in the type of the index; values that it cannot represent are refused."""
     for place, row in enumerate(given):
         if len(row) != dim:
             raise RequestError(
@@ -291,7 +290,7 @@ def _only(column: Any) -> Any:
 
 
 def _check_ids(request: WriteRequest) -> None:
-    """Refuse here what a shard would refuse after another one wrote its rows."""
+    """Refuse ids here that a shard would refuse after another one had written its rows."""
     ids = request.ids
     if ids is None:
         return
@@ -321,7 +320,7 @@ def _check_ids(request: WriteRequest) -> None:
 
 
 def _table(given: Any, schema: pa.Schema, count: int) -> pa.Table:
-    """Metadata as JSON has it, in the types of the collection's columns."""
+    """JSON metadata in the types of the collection's columns."""
     if isinstance(given, list):
         names = list(dict.fromkeys(name for row in given for name in row))
         found = len(given)
@@ -379,7 +378,7 @@ def _array(values: list[Any], kind: Any) -> Any:
 
 
 def _check_number(value: Any, kind: Any) -> None:
-    """Refuse a number, also within lists and objects, that Arrow would cut off or take for another value."""
+    """Refuse a number, also in lists and objects, that Arrow would truncate or convert."""
     if value is None or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return
     if isinstance(value, list) and (

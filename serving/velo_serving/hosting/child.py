@@ -24,32 +24,21 @@ END_S = 5.0
 
 
 class Child:
-    """A Python module in a process of its own, started again whenever it dies.
+    """A Python module in a process of its own, restarted when it dies.
 
-    The first line that it reads is a message. The first that it writes, questions apart, says that it is
-    there. It ends when its input ends, so none outlives its parent.
+    The process reads messages and writes lines of JSON. Its first line, questions apart, reports that it is
+    ready. It ends when its input ends, and so with its parent.
 
     Parameters
     ----------
-    name : str
-        For errors and threads.
-    module : str
-        What ``python -m`` runs.
     message : callable
-        Called at each start: what the process is told then.
-    environment : mapping, optional
-        Variables in addition to ours.
+        Makes the first message at each start.
     descriptors : sequence of int
-        Which it inherits.
+        Inherited ones.
     on_question : callable, optional
-        Called in a thread with what follows a question mark at the head of a line.
+        Called in a thread with a line that begins with a question mark, without it.
     on_death : callable, optional
-        Called before it is started again, in a thread.
-
-    Attributes
-    ----------
-    starts : int
-        How often it was started.
+        Called in a thread before a restart.
     """
 
     def __init__(
@@ -81,7 +70,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process as it is now."""
         with self._lock:
             return 0 if self._process is None else self._process.pid
 
@@ -95,12 +83,12 @@ class Child:
         return self._first.result()
 
     def is_there(self, timeout_s: float) -> bool:
-        """Wait a while for the first line of the first process; whether it came."""
+        """Wait for the first line of the first process; return whether it came."""
         done, _ = futures.wait([self._first], timeout_s)
         return bool(done) and self._first.result() is not None
 
     def tell(self, message: Any) -> None:
-        """Write a line; to a process that is gone, nothing."""
+        """Write a line; ignored if the process has ended."""
         with self._lock:
             process = self._process
             if process is None or process.stdin is None or process.stdin.closed:
@@ -110,31 +98,30 @@ class Child:
                 process.stdin.flush()
 
     def ping(self, message: Any) -> int:
-        """Ask whether the process is at work, which it answers with any line."""
+        """Ask whether the process works; return the number of unanswered pings since its last line."""
         self._asked += self._heard
         self.tell(message)
         return self._asked - 1
 
     def poke(self, number: int) -> None:
-        """Send the process a signal that does not end it; to one that is gone, nothing."""
+        """Send a signal that does not end the process."""
         with self._lock:
             if self._process is not None:
                 self._process.send_signal(number)
 
     def signal(self, number: int) -> None:
-        """Send the process a signal, and start it no more."""
+        """Send a signal and stop restarting the process."""
         self._closing.set()
         with self._lock:
             if self._process is not None:
                 self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a process to end that will not be started again; whether it did."""
+        """Wait for the end of a process that is not restarted; return whether it ended."""
         self._watch.join(timeout_s)
         return not self._watch.is_alive()
 
     def close(self) -> None:
-        """End the process for good; twice is once."""
         self._closing.set()
         with self._lock:
             process = self._process
@@ -192,7 +179,7 @@ class Child:
                 process.kill()  # whoever closes saw the one before
 
     def _listen(self, process: subprocess.Popen[str]) -> bool:
-        """Hear what the process says until it ends; whether it said anything."""
+        """Read the lines of the process until it ends; return whether there were any."""
         assert process.stdout is not None
         said = False
         for line in process.stdout:

@@ -1,7 +1,6 @@
-"""The program of one gateway among several: ``python -m velo_serving.hosting.gateway_process``.
+"""The program of one gateway among several, which ``workers.py`` starts.
 
-``workers.py`` starts it. It inherits the socket that all of them accept from, asks its parent where shards
-are, and ends with it.
+It accepts from an inherited socket, asks its parent for the endpoints of shards, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class Question(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """The answer to a question, or the reason why there is none, such as a newer generation.
-
-    Under the number 0, which nobody asked for: the collections that there are from now on.
-    """
+    """The answer to a question, or its failure. Number 0 is unsolicited: the new records."""
 
     number: int
     value: Any = None
@@ -109,8 +105,8 @@ class _Parent:
     async def record(self, collection: str, generation: int) -> CollectionRecord:
         return msgspec.convert(await self._ask("record", collection, generation), CollectionRecord)
 
-    async def exchange(self, collection: str, path: str, version: str) -> None:
-        await self._ask("exchange", collection, path, version)
+    async def exchange(self, collection: str, path: str, version: str) -> int:
+        return int(await self._ask("exchange", collection, path, version))
 
     async def snapshot(self, collection: str, path: str) -> None:
         await self._ask("snapshot", collection, path)
@@ -140,7 +136,7 @@ class _Parent:
         raise ShardUnavailableError(told.failure.message)
 
     def listen(self, backend: Backend) -> None:
-        """Hear answers, and what there is to serve, until the parent is gone; then end as if asked to."""
+        """Read answers and new records until the parent ends; then end as on SIGTERM."""
         for line in self._heard:
             answer = msgspec.json.decode(line, type=Told)
             if answer.number == PING and backend.loop is not None:
@@ -162,7 +158,7 @@ def _settle(future: asyncio.Future[Told], told: Told) -> None:
 
 
 def main() -> None:
-    """Serve until told to end, or until the parent is gone."""
+    """Serve until a signal arrives or the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print must not be taken for ours

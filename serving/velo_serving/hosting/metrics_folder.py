@@ -22,7 +22,7 @@ OWNER: Final = "owner"
 
 @contextmanager
 def metrics_folder() -> Iterator[tuple[str, int]]:
-    """Make a folder that is there as long as somebody uses it, and take away those that nobody does."""
+    """Make a folder for metrics, with a lock that its processes inherit, and remove abandoned ones."""
     _sweep()
     while True:
         folder = tempfile.mkdtemp(prefix=PREFIX)
@@ -37,7 +37,7 @@ def metrics_folder() -> Iterator[tuple[str, int]]:
 
 
 def _sweep() -> None:
-    """Take away the folders of this user that nobody owns."""
+    """Remove the folders of this user whose lock nobody holds."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another server takes it away at the same time
             status = folder.lstat()
@@ -50,7 +50,7 @@ def _sweep() -> None:
 
 
 def _own(folder: str | Path) -> int | None:
-    """Own a folder by the lock of its file; None where somebody else does, or has just taken it away."""
+    """Lock the owner file of a folder; None if it is locked or was removed."""
     path = os.path.join(folder, OWNER)
     try:
         owner = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

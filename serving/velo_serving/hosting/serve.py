@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velo_serving.hosting.processes import ShardProcesses, open_processes
+from velo_serving.hosting.processes import ShardProcess, open_processes
 from velo_serving.hosting.server import access_of, bind, run
 from velo_serving.hosting.workers import run_workers
 from velo_serving.protocol.options import ServeOptions, takes_options
+from velo_serving.routing.directory import ShardDirectory
 from velo_serving.routing.local_backend import open_local_backend
 
 if TYPE_CHECKING:
@@ -185,7 +186,9 @@ def stop_ray(name: str, *, address: str = "auto") -> int:
         return Cluster.end(name)
 
 
-def _serve(shards: Cluster | ShardProcesses, listener: socket.socket, options: ServeOptions) -> None:
+def _serve(
+    shards: Cluster | ShardDirectory[ShardProcess], listener: socket.socket, options: ServeOptions
+) -> None:
     if options.workers > 1:
         run_workers(shards, listener, options)
     else:

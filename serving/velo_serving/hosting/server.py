@@ -60,7 +60,6 @@ def access_of(options: ServeOptions) -> Access:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the address to serve at."""
     if not 0 <= port <= 65535:
         raise InvalidArgumentError(f"a port lies between 0 and 65535, not {port}", argument="port")
     try:
@@ -92,7 +91,7 @@ def run(
     *,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
-    """Serve a backend at a bound socket until SIGINT or SIGTERM; requests under way are answered first."""
+    """Serve a backend at a bound socket until one of some signals, of which SIGTERM drains."""
     how = options or ServeOptions()
     who = access_of(how)
     provider = provider_of_environment()
@@ -131,7 +130,7 @@ def run(
 
 
 def _raise_descriptor_limit(wanted: int) -> None:
-    """Let this process open as many files as it may need, as far as the system lets it."""
+    """Raise the limit of open files as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reach = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < reach:
@@ -139,7 +138,7 @@ def _raise_descriptor_limit(wanted: int) -> None:
 
 
 def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]) -> Callable[[], None]:
-    """The action of SIGHUP: read keys and aliases again, and the certificate for new connections."""
+    """The action of SIGHUP: read keys, aliases and the certificate again."""
 
     def all_of_it() -> None:
         reload()
@@ -179,7 +178,7 @@ class _Server(uvicorn.Server):
         self._drain_s = drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Be ready no more, and end after a while; at once where there is none, or on a second signal."""
+        """Drain, then end; at once without a drain time, or on a second signal."""
         first = not self._backend.draining
         self._backend.drain()
         if first and self._drain_s > 0 and sig == signal.SIGTERM:
@@ -191,7 +190,6 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle what ends it while serving."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -205,7 +203,7 @@ class _Server(uvicorn.Server):
 
 
 def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
-    """Say where we serve once the app has started: the socket listens already."""
+    """Report the URL once the app has started."""
     inner: Any = app.router.lifespan_context
 
     @asynccontextmanager

@@ -41,7 +41,7 @@ log = logging.getLogger("velo_serving")
 
 
 def run_workers(directory: Directory, listener: socket.socket, options: ServeOptions) -> None:
-    """Serve with several gateways until SIGINT or SIGTERM; one that dies is started again."""
+    """Serve with several gateways until SIGINT or SIGTERM; one that dies is restarted."""
     with ExitStack() as stack:
         folder, owner = stack.enter_context(metrics_folder())
         loop = LoopThread("velo-directory")
@@ -50,7 +50,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
         signals = stack.enter_context(_signals())
 
         def message(number: int) -> dict[str, Any]:
-            """With what is served now: one that is started again must not look for what was before."""
+            """The first message, with the present records also after a restart."""
             told: dict[str, Any] = msgspec.to_builtins(
                 WorkerMessage(
                     number=number,
@@ -97,7 +97,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
 
 
 def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
-    """Wait for a signal; meanwhile a gateway that does nothing any more is killed, and so started again."""
+    """Wait for a signal; meanwhile kill gateways that do not answer pings, so that they are restarted."""
     while True:
         try:
             return signals.get(timeout=PING_S)
@@ -112,7 +112,7 @@ def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
 def _answerer(
     directory: Directory, loop: LoopThread, gateways: Sequence[Child], number: int
 ) -> Callable[[str], None]:
-    """Answer the questions of a gateway, each without delay for the others."""
+    """Answer the questions of a gateway concurrently."""
 
     async def answer(question: Question) -> None:
         told = Told(question.number)
@@ -127,7 +127,7 @@ def _answerer(
         gateways[number].tell(msgspec.to_builtins(told))
 
     def tell_all() -> None:
-        """Send the new records to all gateways, before the one that asked gets its answer."""
+        """Send the new records to all gateways before the answer to the one that asked."""
         told = msgspec.to_builtins(Told(0, records=list(directory.records)))
         for gateway in gateways:
             gateway.tell(told)
@@ -139,14 +139,14 @@ def _answerer(
 
 
 def _mourner(number: int, folder: str) -> Callable[[], None]:
-    """Forget the gauges of a gateway that died; its counters stay."""
+    """Remove the gauges of a gateway that died; its counters stay."""
     mark: Callable[[int, str], None] = mark_process_dead
     return lambda: mark(number, folder)
 
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """SIGTERM, SIGINT and SIGHUP as they come, in the words that gateways understand."""
+    """A queue of SIGTERM, SIGHUP and SIGINT, which gateways take as SIGUSR1."""
     heard: SimpleQueue[int] = SimpleQueue()
 
     def hear(number: int, frame: FrameType | None) -> None:

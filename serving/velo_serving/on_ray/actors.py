@@ -1,9 +1,6 @@
-"""Shards as Ray actors: how they start, where, and how they are found. The only file that imports
-Ray (but for Ray Serve: ``serve_app.py``).
+"""Shards as Ray actors: start, placement and lookup. Only this module and ``serve_app`` import Ray.
 
-Ray places processes, restarts them and says where they listen. Queries go over connections of our own
-(``wire``): what a shard does is in ``shard``; who waits for whom and what happens when an actor dies is in
-``routing.router``; how gateways go over to what is published is in ``routing.served``.
+Ray places processes, restarts them and knows their endpoints; queries use connections of ``transport``.
 """
 
 from __future__ import annotations
@@ -37,9 +34,8 @@ except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
 from velo_serving.catalog.collection import Pin
-from velo_serving.catalog.launcher import LEAVE_S, About
+from velo_serving.catalog.launcher import LEAVE_S, About, share_of_cores
 from velo_serving.catalog.records import Place
-from velo_serving.catalog.shares import share_of_cores
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import (
     ClusterExistsError,
@@ -80,10 +76,10 @@ NEIGHBORS_S = 10.0
 
 
 class ShardActor:
-    """A ``Shard`` as an actor: a shell that says where the shard listens, and how it is.
+    """A ``Shard`` as an actor.
 
-    It opens its index when it is first asked, not when it is made: by then all actors have their nodes, and
-    those of one node share its cores.
+    It opens its index on the first call, not when it is made: by then all actors have nodes, and those of one
+    node share its cores.
     """
 
     def __init__(self, about: About, place: Place, spec: ShardSpec) -> None:
@@ -97,17 +93,14 @@ class ShardActor:
         self._host: ShardHost | None = None
 
     async def node(self) -> str:
-        """Which node this is."""
         return _node_id()
 
     async def endpoint(self) -> Endpoint:
-        """The endpoint of the shard."""
         await self._opened()
         assert self._endpoint is not None
         return self._endpoint
 
     async def health(self) -> ShardHealth:
-        """Say how the shard is."""
         try:
             shard = await self._opened()
         except VeloError as error:  # it cannot listen
@@ -120,17 +113,14 @@ class ShardActor:
         return self._about, 0 if self._server is None else self._server.successor
 
     async def succeed(self, generation: int) -> None:
-        """Send whoever asks to another generation."""
         await self._opened()
         assert self._server is not None
         self._server.successor = generation
 
     async def peers(self) -> int:
-        """The number of connected gateways."""
         return 0 if self._server is None else len(self._server.peers)
 
     async def close(self) -> None:
-        """Release the index."""
         if self._host is not None:
             self._host.close()
         if self._shard is not None:
@@ -168,7 +158,7 @@ class ShardActor:
         return shard
 
     def _count_here(self) -> int:
-        """How many shards of this collection run on this node; those that do not say may be here, too."""
+        """The number of shards of this collection on this node; shards that do not answer count."""
         others = [place for place in self._about.specs() if place != self._place]
         asked = [actor.node.remote() for actor in handles_of(others).values()]
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=NEIGHBORS_S) if asked else ([], [])
@@ -195,7 +185,7 @@ def get_actor(place: Place) -> Any:
 
 
 def places_of(collection: str) -> list[Place]:
-    """All actors of a collection that run, of whatever generation."""
+    """The places of all running actors of a collection, of any generation."""
     pattern = re.compile(rf"velo-{re.escape(collection)}-(\d+)-shard-(\d+)-replica-(\d+)")
     util: Any = ray.util
     places = []
@@ -219,14 +209,14 @@ def names_of() -> list[str]:
 
 
 def unknown(name: str) -> UnknownCollectionError:
-    """Nothing runs under a name: say what does."""
+    """The error for a name without actors; it lists the names that have some."""
     there = names_of()
     told = f"; there are {', '.join(map(repr, there))}" if there else ""
     return UnknownCollectionError(f"no actors of a collection {name!r} run here{told}")
 
 
 def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
-    """The generation of some actors, and its successor, if any of them knows one."""
+    """The generation of some actors and its successor, as known to any of them."""
     words: list[tuple[About, int]] = []
     failure = ""
     for place in places:
@@ -245,7 +235,7 @@ def first_line(error: BaseException) -> str:
 
 
 def newest(name: str, timeout_s: float) -> About:
-    """The generation that a name serves: the oldest one that runs knows its successor."""
+    """The generation that a name serves: follow successors from the oldest one that runs."""
     there = places_of(name)
     if not there:
         raise unknown(name)
@@ -261,7 +251,6 @@ class ActorLauncher:
     """An actor for each shard."""
 
     def start(self, about: About) -> dict[Place, Any]:
-        """Start the actors."""
         make: Any = ray.remote
         remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
         options = about.options
@@ -294,7 +283,6 @@ class ActorLauncher:
         timeout_s: float,
         progress: Callable[[str], None] | None,
     ) -> dict[Place, ShardHealth]:
-        """Wait for all, so long at most."""
         replies = {place: actor.health.remote() for place, actor in started.items()}
         waiting = list(replies.values())
         deadline = time.monotonic() + timeout_s
@@ -325,20 +313,19 @@ class ActorLauncher:
             healths[place] = health
         return healths
 
-    def succeed(self, warm_start: Mapping[Place, Any], generation: int) -> None:
-        """Tell all; one that died says nothing."""
-        _ = answers_of([actor.succeed.remote(generation) for actor in warm_start.values()], LEAVE_S)
+    def succeed(self, former: Mapping[Place, Any], generation: int) -> None:
+        """Report the next generation; actors that died are skipped."""
+        _ = answers_of([actor.succeed.remote(generation) for actor in former.values()], LEAVE_S)
 
-    def await_left(self, warm_start: Mapping[Place, Any], timeout_s: float) -> None:
-        """Ask all again and again."""
+    def await_left(self, former: Mapping[Place, Any], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and any(
-            answers_of([actor.peers.remote() for actor in warm_start.values()], LOOK_S * 10)
+            answers_of([actor.peers.remote() for actor in former.values()], LOOK_S * 10)
         ):
             time.sleep(LOOK_S)
 
     def end(self, started: Mapping[Place, Any]) -> None:
-        """Kill all, and wait until Ray does not know their names: the same start may be tried at once."""
+        """Kill the actors and wait until Ray has released their names."""
         if not ray.is_initialized():
             return
         for actor in started.values():
@@ -378,7 +365,7 @@ def pin_options(pin: Pin | None) -> dict[str, Any]:
 
 
 def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpus: float) -> bool:
-    """Tell whether one of ``ray.nodes()`` matches a pin and could ever reserve so much."""
+    """Whether one of ``ray.nodes()`` matches a pin and can reserve these resources."""
     has = node["Resources"]
     if not node["Alive"] or has.get("memory", 0) < memory or has.get("CPU", 0) < num_cpus:
         return False
@@ -390,7 +377,7 @@ def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpu
 
 
 def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
-    """The health of one replica of each shard, the first that answers; another may be restarting."""
+    """The health of the first replica of each shard that answers."""
     asked = {actor.health.remote(): place for place, actor in handles_of(about.specs()).items()}
     missing = {entry.name for entry in about.collection.shards}
     healths: dict[Place, ShardHealth] = {}
@@ -416,7 +403,7 @@ def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
 
 
 def handles_of(places: Iterable[Place]) -> dict[Place, Any]:
-    """Handles of those actors that still run."""
+    """Handles of the actors that run."""
     handles = {}
     for place in places:
         with contextlib.suppress(ValueError):
@@ -425,7 +412,7 @@ def handles_of(places: Iterable[Place]) -> dict[Place, Any]:
 
 
 def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
-    """The answers of actors that came in time; one that died has none."""
+    """The answers of actors that came in time; dead actors have none."""
     if not replies:
         return []
     ready, _ = ray.wait(list(replies), num_returns=len(replies), timeout=timeout_s)
@@ -439,10 +426,9 @@ def answers_of(replies: Sequence[Any], timeout_s: float) -> list[Any]:
 
 
 class _PatientSubscriber:
-    """A slower source of errors for a thread of Ray's that polls without a pause once Ray's service is gone.
+    """A slower source of errors for a thread of Ray that polls without a pause once Ray's service has ended.
 
-    Without it that thread takes the interpreter of a gateway for itself, which then answers fifty times as
-    slowly.
+    Otherwise that thread takes the interpreter of a gateway, which then answers fifty times as slowly.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -459,7 +445,7 @@ class _PatientSubscriber:
 
 
 def _calm() -> None:
-    """Let this process, once connected, wait for Ray's own service without work."""
+    """Make this process wait for Ray's service without polling."""
     worker: Any = ray._private.worker.global_worker
     inner = getattr(worker, "gcs_error_subscriber", None)
     if inner is not None and not isinstance(inner, _PatientSubscriber):
@@ -467,7 +453,7 @@ def _calm() -> None:
 
 
 def start_local_ray() -> None:
-    """Start a Ray of this machine's own: on the loopback address, without a dashboard."""
+    """Start a Ray of this machine alone: on the loopback address, without a dashboard."""
     ray.init(
         include_dashboard=False,
         log_to_driver=False,
@@ -478,7 +464,7 @@ def start_local_ray() -> None:
 
 
 def join_ray(address: str = "auto") -> None:
-    """Connect to a Ray that runs, unless this process is connected to one; never start one."""
+    """Connect to a running Ray, unless this process is connected; never start one."""
     if ray.is_initialized():
         _calm()
         return
@@ -497,7 +483,7 @@ def join_ray(address: str = "auto") -> None:
 
 @contextmanager
 def ray_session(address: str | None = None) -> Iterator[bool]:
-    """Be connected to Ray for a while; a connection that exists already is used and kept."""
+    """A connection to Ray; an existing one is used and kept. Yields whether a Ray was started here."""
     if ray.is_initialized():
         yield False
         return

@@ -183,7 +183,7 @@ def build_on_ray(
 
 
 def reserved_bytes(job: BuildJob, dim: int) -> int:
-    """The bytes that Ray reserves for the build of a shard: its budget, or its needs without one."""
+    """The bytes that Ray reserves for the build of a shard."""
     if job.build_memory is not None:
         return job.build_memory + FIXED_BYTES
     sizes = sizes_of(job.stop - job.start, dim, degree=job.options.degree)
@@ -284,7 +284,7 @@ def _dataset(dataset: Any, column: str | None, ids: Any, ids_column: str | None,
 
 @contextmanager
 def _ordered(dataset: Any) -> Iterator[None]:
-    """Rows in the order that the dataset gives them: what is built again must be the same."""
+    """Preserve the order of the dataset: a resumed build needs the same rows."""
     options = dataset.context.execution_options
     before, options.preserve_order = options.preserve_order, True
     try:
@@ -294,7 +294,6 @@ def _ordered(dataset: Any) -> Iterator[None]:
 
 
 def _task(job: BuildJob, blocks: Sequence[Any] | None, handed: dict[str, Any]) -> BuiltShard | Failure:
-    """Build a shard, on its node."""
     try:
         if blocks is not None:
             handed = {**handed, "vectors": plain_table(ray.get(list(blocks)))}
@@ -309,7 +308,7 @@ def _task(job: BuildJob, blocks: Sequence[Any] | None, handed: dict[str, Any]) -
 def _await_nodes(
     jobs: Sequence[BuildJob], pins: Sequence[Pin | None], dim: int, num_cpus: float, timeout_s: float
 ) -> None:
-    """Wait for nodes that match: a task that none does would wait for ever."""
+    """Wait for matching nodes: Ray waits forever for a task that no node matches."""
     deadline = time.monotonic() + timeout_s
     nodes: Any = ray.nodes
     for job, pin in zip(jobs, pins, strict=True):

@@ -213,11 +213,11 @@ class Cluster(JobSearches):
         options = dataclasses.replace(before.options, detached=before.options.detached or not self._owner)
         about = About(described, options, number, secrets.token_urlsafe(32))
         actors, healths = start_generation(LAUNCHER, about, start_timeout_s, on_progress)
-        warm_start = handles_of(place for place in places_of(name) if place.generation != number)
-        LAUNCHER.succeed(warm_start, number)
+        former = handles_of(place for place in places_of(name) if place.generation != number)
+        LAUNCHER.succeed(former, number)
         held, self._actors, self._healths, self._about = self._actors, actors, healths, about
-        LAUNCHER.await_left(warm_start, LEAVE_S)
-        LAUNCHER.end(held | warm_start)
+        LAUNCHER.await_left(former, LEAVE_S)
+        LAUNCHER.end(held | former)
 
     def backend(self, *, limits: RouterLimits | None = None) -> Backend:
         """Make a backend over these actors, for ``create_app``; closing it leaves the actors running.
@@ -260,8 +260,8 @@ class Cluster(JobSearches):
 
         return await asyncio.to_thread(ask)
 
-    async def exchange(self, collection: str, path: str, version: str) -> None:
-        """Publish, for a gateway that was asked to.
+    async def exchange(self, collection: str, path: str, version: str) -> int:
+        """Publish for a gateway.
 
         Parameters
         ----------
@@ -269,8 +269,14 @@ class Cluster(JobSearches):
             The name of the cluster.
         path, version : str
             As in ``publish``.
+
+        Returns
+        -------
+        int
+            The number of the new generation.
         """
         await asyncio.to_thread(self.publish, path, version)
+        return self._about.generation
 
     async def snapshot(self, collection: str, path: str) -> None:
         """Refuse: a folder of each shard lies on a machine of its own.
@@ -330,18 +336,15 @@ class Cluster(JobSearches):
             LAUNCHER.end(actors | handles_of(places_of(self.collection.name)))
 
     def __enter__(self) -> Cluster:
-        """Return this cluster."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
         self.stop()
 
 
 def start(collection: str | Path | Collection, options: ServeOptions, **changes: Any) -> Cluster:
-    """Start the actors of every shard; as ``Cluster.start``."""
     how = dataclasses.replace(options, **changes)
     ports_of(how.ports)  # here, before anything is started
     described = (

@@ -122,7 +122,7 @@ def _lists(column: Any) -> Any:
 def _create(
     tables: Iterator[pa.Table], path: str, ids: str | None, vectors: str, options: Mapping[str, Any]
 ) -> int:
-    """A build reads its vectors twice, so they go into a file beside the index first."""
+    """Build through a Parquet file beside the index: a build reads its vectors twice."""
     beside = tempfile.mkdtemp(prefix=".velo-write-", dir=Path(path).parent)
     try:
         file = Path(beside) / "rows.parquet"

@@ -1,7 +1,6 @@
-"""The gateway as an app of Ray Serve, which this file alone imports.
+"""The gateway as an app of Ray Serve, which only this module imports.
 
-Serve starts gateways, spreads requests over them and replaces those that die. Shards are no part of it: they
-stay actors of velo's own, which every gateway asks over the same connections as ever.
+Serve starts gateways, balances requests and replaces gateways that die. Shards stay actors of velo's own.
 """
 
 from __future__ import annotations
@@ -93,7 +92,6 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
 
 
 def _checked(args: Mapping[str, Any]) -> tuple[Any, ServeOptions]:
-    """The arguments, and the options among them."""
     try:
         told = msgspec.convert(dict(args), _Args)
     except msgspec.ValidationError as error:

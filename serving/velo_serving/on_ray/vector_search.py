@@ -63,10 +63,7 @@ class BatchStep(ABC):
         """Search for all vectors of a batch, and for the words of its texts."""
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch with ``ids`` and ``distances``, lists of length k for each row.
-
-        With words there are ``scores``, too.
-        """
+        """Return the batch with ``ids``, ``distances`` and, for full text, ``scores``: lists of length k."""
         if isinstance(batch, pa.Table):
             return self._table(batch)
         if not isinstance(batch, Mapping):

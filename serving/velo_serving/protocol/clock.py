@@ -29,9 +29,7 @@ class LoopClock:
     """The clock of the running event loop."""
 
     def now(self) -> float:
-        """Seconds, monotonic."""
         return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back from the event loop."""
         return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), callback)

@@ -30,13 +30,7 @@ class WrongShardError(ShardUnavailableError):
 
 
 class SupersededError(ShardUnavailableError):
-    """A shard is of a version that is served no more.
-
-    Attributes
-    ----------
-    generation : int
-        The one that is.
-    """
+    """A shard belongs to a version that is no longer served; ``generation`` is the one that is."""
 
     def __init__(self, message: str = "", *, generation: int = 0) -> None:
         super().__init__(message)
@@ -44,10 +38,7 @@ class SupersededError(ShardUnavailableError):
 
 
 class LocationError(ServingError, OSError):
-    """A place in an object store, or the folder that shards are staged in, cannot be read or written.
-
-    ``VeloError.file`` is the place.
-    """
+    """A location in an object store, or the cache folder, cannot be read or written; ``file`` names it."""
 
 
 class BuildTaskError(ServingError):
@@ -83,16 +74,9 @@ class NoShardAnsweredError(ServingError):
 
 
 class PartialWriteError(ServingError):
-    """Some shards did their part of a write, and others did not, or do not say.
+    """Some shards wrote, in all ``rows``; ``shards`` did not, or did not answer.
 
-    A write is whole within each shard. To repeat it with the same ``request_id`` does what is missing.
-
-    Attributes
-    ----------
-    shards : tuple of str
-        Those that did not, or do not say.
-    rows : int
-        What the others wrote.
+    A write is atomic within each shard. Repeating it with the same ``request_id`` completes it.
     """
 
     def __init__(self, message: str = "", *, shards: tuple[str, ...] = (), rows: int = 0) -> None:
@@ -114,13 +98,7 @@ class EmbeddingError(ServingError):
 
 
 class QueueFullError(ServingError, BusyError):
-    """Too many queries wait already.
-
-    Attributes
-    ----------
-    retry_after_s : float
-        When it is worth trying again.
-    """
+    """Too many queries wait already; retry after ``retry_after_s``."""
 
     def __init__(self, message: str = "", *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -192,13 +170,7 @@ class ClusterExistsError(ServingError, InvalidArgumentError):
 
 
 class RemoteError(ServingError):
-    """A server answered with an error that this client has no better name for.
-
-    Attributes
-    ----------
-    status : int or None
-        The HTTP status.
-    """
+    """A server answered with an error of an unknown class; ``status`` is the HTTP status."""
 
     def __init__(self, message: str = "", *, status: int | None = None) -> None:
         super().__init__(message)

@@ -26,7 +26,19 @@ class Asked(Protocol):
     """Queries on their way, each of which ends by itself."""
 
     def cancel(self, row: int) -> None:
-        """Nobody waits for this one any more."""
+        """Cancel the query of a row."""
+
+
+def is_hit(hits: Hits) -> npt.NDArray[np.bool_]:
+    """A mask of shape (query_count, width): true for hits, false for padding."""
+    mask: npt.NDArray[np.bool_] = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
+    return mask
+
+
+def no_hits(count: int, width: int, *, strings: bool) -> tuple[Any, npt.NDArray[np.float32]]:
+    """Ids and distances of rows without hits."""
+    ids: Any = np.full((count, width), None if strings else -1, object if strings else np.int64)
+    return ids, np.full((count, width), np.inf, np.float32)
 
 
 def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
@@ -36,14 +48,14 @@ def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
 
 
 def with_rows(hits: Hits) -> Hits:
-    """Make dicts of the tables that an index brought."""
+    """Convert Arrow tables of metadata to dicts."""
     if hits.tables is None:
         return hits
     return dataclasses.replace(hits, metadata=[table.to_pylist() for table in hits.tables], tables=None)
 
 
 def concat_hits(parts: Sequence[Hits]) -> Hits:
-    """The hits of a request whose queries were searched in parts."""
+    """The hits of a request whose queries were searched in parts, which may differ in width."""
     width = max(part.distances.shape[1] for part in parts)
     return Hits(
         ids=np.concatenate(
@@ -70,7 +82,7 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
 
 
 def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
-    """The hits of each query by itself, where every query was a request."""
+    """The hits of each query separately, without metadata and groups; ``costs`` has ``COSTS`` of each."""
     ids, distances, counts = hits.ids, hits.distances, hits.counts
     return [
         Hits(ids[row : row + 1], distances[row : row + 1], counts[row : row + 1], None, *cost)
@@ -80,8 +92,7 @@ def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
 
 def ids_of_hits(hits: Hits) -> list[Any]:
     """The ids of all hits, one query after another."""
-    real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
-    found: list[Any] = hits.ids[real].tolist()
+    found: list[Any] = hits.ids[is_hit(hits)].tolist()
     return found
 
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop of the faster kind that there is."""
+    """Make an event loop, of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -22,13 +22,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, which begins with the first call.
-
-    Parameters
-    ----------
-    name : str
-        Of the thread.
-    """
+    """An event loop in a thread of its own, which starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -60,19 +54,19 @@ class LoopThread:
             loop.close()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run there, wait here; to cancel the wait is to cancel the work."""
+        """Run in the thread and wait here; canceling the wait cancels the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run there and wait for nothing."""
+        """Run in the thread without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self._started())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run there and block until it is done."""
+        """Run in the thread and block until it is done."""
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
 
     def close(self) -> None:
-        """Cancel what runs there and end the thread; twice is once, and a later call begins anew."""
+        """Cancel all work and end the thread; idempotent."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None

@@ -8,13 +8,10 @@ from velo_serving.protocol.types import Hits
 
 
 class Observer(Protocol):
-    """Told what happens, for metrics; its methods must be quick and must not raise.
-
-    Each does nothing here (and says so, or it were abstract): who has this as a base overrides what it hears.
-    """
+    """The events of a router. Methods must be quick and must not raise; subclasses override some."""
 
     def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
-        """A request of so many queries went to a shard, after it had waited for others."""
+        """A request went to a shard after waiting in its queue."""
         return
 
     def call_ended(self, shard: str, seconds: float, outcome: str) -> None:

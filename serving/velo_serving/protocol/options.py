@@ -33,20 +33,11 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Option:
-    """How an option is said, beside its type and its default.
+    """The description of an option, beside its type and default.
 
-    Attributes
-    ----------
-    group : str
-        What it is for: how shards run, anywhere, on Ray or on this machine alone; or a gateway.
-    help : str
-        What ``velo serve --help`` says of it; without it the command has none.
-    flag : str
-        What it is called there, if that is not its name.
-    least : float, optional
-        Below which it is refused.
-    unit : float
-        What the command counts in is so much less.
+    ``group`` is the part it configures: shards anywhere, on Ray or on this machine, or a gateway. Without
+    ``help`` the command line has no such option. ``flag`` is its name there, if different, and ``unit`` the
+    factor of its values. Values below ``least`` are refused.
     """
 
     group: Group
@@ -335,7 +326,7 @@ _FIELDS: Final = _fields()
 def takes_options(
     kind: Callable[P, ServeOptions], *groups: Group
 ) -> Callable[[Callable[[W, ServeOptions], R]], Callable[Concatenate[W, P], R]]:
-    """Let a function that takes ``options`` be called with each of them as a keyword."""
+    """Let a function that takes ``options`` take those of some groups as keywords; others are refused."""
 
     def decorate(function: Callable[[W, ServeOptions], R]) -> Callable[Concatenate[W, P], R]:
         signature = inspect.signature(function)

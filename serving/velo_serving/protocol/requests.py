@@ -39,7 +39,7 @@ FilterForm: TypeAlias = Mapping[str, Any] | str
 
 
 def _within(argument: str) -> Meta:
-    """The limits that the library has for this argument."""
+    """The library's limits of this argument."""
     low, high = limit_of(argument)
     return Meta(ge=low, le=high)
 
@@ -132,7 +132,6 @@ class FusionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(error.message) from None
 
     def made(self) -> Fusion:
-        """The fusion of the library."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         return RRF(**given) if given.pop("method") == "rrf" else Weighted(**given)
 
@@ -221,28 +220,17 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
 
     def fuses(self) -> Fusion:
-        """How words and vectors become one list."""
+        """The fusion of words and vectors."""
         return self.fusion.made() if isinstance(self.fusion, FusionBody) else fusion_of(self.fusion)
 
 
 class SearchRequest(SearchOptions, frozen=True, eq=False):
     """Some queries that share all options but the filter.
 
-    Parameters
-    ----------
-    filters : tuple of dict, SQL text or None, optional
-        Of length 1 (the same for all queries) or query_count (each may be None).
-    timeout_s : float, optional
-        Seconds until the deadline; None is the router's default.
-    ids : tuple of int or str, optional
-        Rows whose vectors are the queries; the gateway replaces `queries` by these vectors.
-    text : tuple of str, optional
-        One a query: its words are looked for. A shard ranks words alone, and the distance of a hit is its
-        negated score.
-    fusion : velo.results.Fuses, optional
-        How the router makes one list of words and vectors; None: words alone are asked.
-    **options
-        Of ``SearchOptions``. With `radius` there are at most k hits of each query.
+    ``filters`` has one element for all queries, or one for each. ``ids`` are rows whose vectors are the
+    queries; the gateway replaces ``queries`` by these vectors. ``text`` has one element for each query; a
+    shard answers it with a full-text search, whose distances are negated scores. ``fusion`` combines both
+    lists in the router; None means full text only. With ``radius`` there are at most k hits of each query.
     """
 
     queries: Float32Matrix
@@ -265,32 +253,27 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
         assert self.text is None or len(self.text) == len(self.queries)
 
     def filter_of(self, query: int) -> FilterForm | None:
-        """Return the filter of one query."""
         if self.filters is None:
             return None
         return self.filters[0] if len(self.filters) == 1 else self.filters[query]
 
     @property
     def group_hits(self) -> int:
-        """Rows of a group."""
         return self.group_size or 1
 
 
 def options_of(given: SearchOptions) -> dict[str, Any]:
-    """The options that pass unchanged, by name."""
+    """The options that all forms of a search share, by name."""
     return {name: getattr(given, name) for name in SearchOptions.__struct_fields__}
 
 
 def effort_of(given: Effort) -> dict[str, Any]:
-    """The options that an index takes, by name."""
+    """The options of an index, by name."""
     return {name: getattr(given, name) for name in Effort.__struct_fields__}
 
 
 def shows_effort(function: F) -> F:
-    """Let a function take the options of ``Effort`` as ``**effort``, and show each in its signature.
-
-    Another keyword is Python's own error.
-    """
+    """Let a function take the options of ``Effort`` as ``**effort``, and show each in its signature."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     kinds = get_type_hints(EffortKeywords)
@@ -312,7 +295,7 @@ def shows_effort(function: F) -> F:
 
 
 def check_ids(ids: Iterable[int | str] | None, name: str = "ids") -> None:
-    """Refuse numbers beside strings."""
+    """Refuse ids of mixed types."""
     if ids is not None and len({isinstance(one, str) for one in ids}) > 1:
         raise ValueError(f"'{name}' are numbers or strings, not both")
 

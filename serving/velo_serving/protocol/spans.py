@@ -14,20 +14,20 @@ class Span(Protocol):
     """A stretch of time with attributes."""
 
     def note(self, **attributes: Any) -> None:
-        """Say something about it; None says nothing."""
+        """Set attributes; None is skipped."""
 
     def end(self, failure: str = "") -> None:
-        """It is over; with why it failed, if it did."""
+        """End the span, as failed if a reason is given."""
 
 
 class SpanMaker(Protocol):
     """Makes spans below the one that is under way."""
 
     def start(self, name: str, **attributes: Any) -> Span:
-        """Begin one that is ended by hand."""
+        """Begin a span that is ended by hand."""
 
     def span(self, name: str, **attributes: Any) -> AbstractContextManager[Span]:
-        """Begin one that those made within stand below, and that an exception fails."""
+        """Begin a span that contains those made within, and that an exception fails."""
 
 
 #: Of the request that is being answered; None where nobody traces.
@@ -36,7 +36,7 @@ maker: ContextVar[SpanMaker | None] = ContextVar("velo_spans", default=None)
 
 class _NoSpan:
     def note(self, **attributes: Any) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def end(self, failure: str = "") -> None:
         """Do nothing."""
@@ -46,19 +46,13 @@ _NONE: Final = _NoSpan()
 
 
 def span(name: str, **attributes: Any) -> AbstractContextManager[Span]:
-    """A span around what is done within, where somebody traces."""
+    """A span around a block, if the request is traced."""
     now = maker.get()
     return nullcontext(_NONE) if now is None else now.span(name, **attributes)
 
 
 class ShardSpans:
-    """A span for each shard that a request waits for, from when it was offered the request to its reply.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of the shards.
-    """
+    """A span for each shard that a request waits for."""
 
     __slots__ = ("_spans",)
 
@@ -69,7 +63,7 @@ class ShardSpans:
             self._spans = [now.start("velo.shard", **{"velo.shard": name}) for name in names]
 
     def reply(self, place: int, reply: ShardReply) -> None:
-        """A shard replied."""
+        """End the span of a shard."""
         if not self._spans:
             return
         one = self._spans[place]
@@ -81,7 +75,7 @@ class ShardSpans:
         one.end(f"{reply.kind}: {reply.message}" if isinstance(reply, Failure) else "")
 
     def close(self) -> None:
-        """Nobody waits for the others any more."""
+        """End the spans of shards that did not reply."""
         for one in self._spans:
             if one is not None:
                 one.end("no reply before the answer")

@@ -47,26 +47,11 @@ CALLER_ERRORS = (
 class Hits:
     """The nearest vectors of every query of a request, from one shard or merged.
 
-    Attributes
-    ----------
-    counts : ndarray of shape (query_count,), int64
-        How many of the k are hits.
-    metadata : list or None
-        For every query one dict a hit, without padding.
-    groups : list or None
-        Of a search by groups: for every query (value, hits) of each group; the row of hits holds one group
-        after another, so only within a group do distances ascend.
-    limited : ndarray of shape (query_count,), bool, or None
-        Of a search by radius: whether there may be more.
-    reads, bytes_read, shared_reads, cache_hits : int
-        What the request cost, summed over its queries.
-    tables : list or None
-        Metadata as an index brings it, an Arrow table a query; whoever reads it makes rows of it
-        (``hits.with_rows``).
-    vectors : ndarray of shape (query_count, k, dim), float32, or None
-        As stored; NaN where there is no hit, or its vector could not be brought.
-    scores : ndarray of shape (query_count, k), float32, or None
-        Of a search by words, descending; 0 where there is no hit.
+    ``ids`` and ``distances`` have the shape (query_count, k), ``counts`` the number of hits of each query,
+    and ``metadata`` a dict for each hit. ``groups`` has (value, hits) of each group of each query; the row of
+    hits holds one group after another. ``limited`` says whether there may be more within the radius.
+    ``tables`` is metadata as Arrow tables, before ``hits.with_rows``. ``vectors`` are NaN where missing;
+    ``scores`` of a full-text search descend. Costs are sums over all queries.
     """
 
     ids: IdArray
@@ -86,15 +71,7 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as data, so that it crosses processes whatever they have installed.
-
-    Attributes
-    ----------
-    kind : str
-        Name of the exception's class.
-    query : int or None
-        Which query of the request it was about.
-    """
+    """An exception as data; ``kind`` is its class, ``query`` the query that caused it."""
 
     kind: str
     message: str
@@ -109,7 +86,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, *, query: int | None = None) -> Failure:
-        """Describe an exception."""
         fault: Fault = "shard"
         if isinstance(error, velo_errors.SearchTimeoutError):
             fault = "deadline"
@@ -131,7 +107,7 @@ class Failure:
         )
 
     def to_error(self) -> VeloError:
-        """Make the exception again; one that velo does not know becomes a ``RemoteError`` that names it."""
+        """The exception again; an unknown class becomes a ``RemoteError`` that names it."""
         known = getattr(serving_errors, self.kind, None) or getattr(velo_errors, self.kind, None)
         if not (isinstance(known, type) and issubclass(known, VeloError)):
             return serving_errors.RemoteError(f"{self.kind}: {self.message}")
@@ -174,21 +150,12 @@ class Answer:
 
     @property
     def partial(self) -> bool:
-        """Whether some shard is missing."""
         return self.shards_answered < self.shards_total
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIdentity:
-    """Which index a shard serves: answers of another one must not be merged as if they were its own.
-
-    Attributes
-    ----------
-    uuid : str
-        Of the index.
-    version : str
-        Of the collection that the shard belongs to.
-    """
+    """The index that a shard serves: answers of another one must not be merged."""
 
     uuid: str
     dim: int
@@ -220,19 +187,12 @@ class ShardHealth:
 
     @property
     def identity(self) -> ShardIdentity:
-        """Which index this is."""
         return ShardIdentity(self.uuid, self.dim, self.metric, self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a new collection, as ``velo.create`` takes it.
-
-    Attributes
-    ----------
-    schema : bytes or None
-        Of the columns, as Arrow writes one.
-    """
+    """The shape of a new collection, as ``velo.create`` takes it; ``schema`` is a serialized Arrow schema."""
 
     dim: int
     metric: str = "l2"
@@ -286,28 +246,25 @@ class ShardChannel(Protocol):
         """Name of the shard in answers, logs and metrics."""
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
-        """Send a request; canceling the future ends the search at the shard.
-
-        The future holds the reply, or ``ShardUnavailableError`` where the shard cannot be reached.
-        """
+        """Send a request; canceling the future ends the search. An unreachable shard fails it."""
 
     async def health(self) -> ShardHealth:
-        """Connect if need be and ask the shard how it is, or raise ``ShardUnavailableError``."""
+        """Connect if necessary and return the shard's health, or raise ``ShardUnavailableError``."""
 
     async def trial(self, timeout_s: float) -> bool:
-        """Let the shard show that searches still end there; as ``Shard.trial``."""
+        """Let the shard run a probe search, as ``Shard.trial``."""
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Look something up in the shard's rows; as ``lookups.look_up``."""
+        """Look up rows, as ``look_up.look_up``."""
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Do something to the shard's rows; as ``Shard.write``."""
+        """Write rows, as ``ShardWriter.write``."""
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call back, with the reason, when the connection is lost."""
 
     def reset(self) -> None:
-        """Let go of a connection that leads to a shard which does not answer; ``health`` makes a new one."""
+        """Drop the connection to a shard that does not answer; ``health`` makes a new one."""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""

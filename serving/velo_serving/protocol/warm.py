@@ -9,9 +9,9 @@ import pyarrow as pa
 
 @functools.cache
 def import_pandas() -> None:
-    """Let pyarrow import pandas where it is installed.
+    """Let pyarrow import pandas, if it is installed.
 
-    It does so for the first list that becomes an array, and takes up to some seconds for it. In an event loop
-    all requests would wait, and a router would take the shard for one that has failed.
+    It does so for the first list that becomes an array, for up to some seconds, in which an event loop would
+    stop.
     """
     pa.array([None])

@@ -1,8 +1,7 @@
-"""Groups over several shards: pure functions.
+"""Groups over several shards.
 
-A shard shows its nearest k groups. The nearest k of all are among those, since a group that is near in the
-whole is near in the shard that has its nearest row. But of a group's further rows some may lie in a shard
-where the group is not among the nearest k: where that can be, the shards are asked for that group's rows.
+A shard returns its nearest k groups, which include those of the nearest k overall that it has. Further rows
+of a group may be in a shard where the group is not among the nearest k; such shards are asked again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
-from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.hits import costs_of, no_hits
 from velo_serving.protocol.types import Answer, FilterForm, Hits, MetadataRow, SearchRequest
 
 #: (distance, whether the id is text, id, metadata): sorted by distance, then by id.
@@ -47,8 +46,8 @@ def merge_groups(parts: Sequence[Hits], k: int, group_size: int) -> Hits:
 def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> tuple[tuple[int, Any], ...]:
     """The (query, value) of merged groups of which some part may have nearer rows than are known.
 
-    A part that shows a group shows its nearest rows; one with fewer than k groups shows all it has. Of
-    another, the rows of a group that it does not show lie beyond the nearest row of its k-th.
+    A part shows the nearest rows of its groups, and all its groups if they are fewer than k. Otherwise the
+    rows of a missing group are farther than the nearest row of its last group.
     """
     thin: list[tuple[int, Any]] = []
     if request.group_hits == 1 or len(parts) == 1:
@@ -70,7 +69,7 @@ def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> 
 
 
 def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iterator[FollowUp]:
-    """The searches that bring the rows of the answer's thin groups, of so many queries each."""
+    """Searches for the rows of incomplete groups, ``queries_max`` at a time."""
     for start in range(0, len(answer.thin_groups), queries_max):
         groups = answer.thin_groups[start : start + queries_max]
         assert request.group_by is not None
@@ -87,7 +86,7 @@ def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iter
 
 
 def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, more: Answer) -> Answer:
-    """The answer with the rows that a follow-up brought."""
+    """The answer with the rows of a follow-up."""
     merged = [_groups_of(answer.hits, query) for query in range(len(answer.hits.counts))]
     for place, (query, value) in enumerate(follow_up.groups):
         ids = {hit[2] for hit in merged[query][value]}
@@ -105,7 +104,7 @@ def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, mor
 
 
 def _within(condition: FilterForm | None, column: str, value: Any) -> FilterForm:
-    """A filter, and that the column has this value."""
+    """A filter and a value of a column."""
     group: Expr = Compare(column, "eq", value)
     if condition is None:
         return to_dict(group)
@@ -146,8 +145,7 @@ def _hits_of(merged: Sequence[_Groups], parts: Sequence[Hits]) -> Hits:
     counts = np.array([sum(map(len, groups.values())) for groups in merged], np.int64)
     width = max(1, int(counts.max(initial=1)))
     strings = any(part.ids.dtype == object for part in parts)
-    ids = np.full((len(merged), width), None if strings else -1, object if strings else np.int64)
-    distances = np.full((len(merged), width), np.inf, np.float32)
+    ids, distances = no_hits(len(merged), width, strings=strings)
     metadata: list[list[MetadataRow]] = []
     for query, groups in enumerate(merged):
         hits = [hit for group in groups.values() for hit in group]

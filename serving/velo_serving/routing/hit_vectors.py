@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from velo_serving.protocol.hits import ids_of_hits
+from velo_serving.protocol.hits import ids_of_hits, is_hit
 from velo_serving.protocol.types import Answer, Failure, Hits, SearchRequest, ShardFailure
 from velo_serving.routing import hybrid
 from velo_serving.routing.router import Router, refusal_of
@@ -38,11 +38,7 @@ async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: f
 async def _bring_vectors(
     router: Router, answer: Answer, dim: int, *, timeout_s: float | None, allow_partial: bool
 ) -> Answer:
-    """The answer with the vectors of its hits.
-
-    A row that was deleted since the search has none. Nor have the hits of a shard that does not bring them in
-    time: it counts among those that are missing.
-    """
+    """The answer with the vectors of its hits. Deleted rows have none; late shards count as missing."""
     arguments: dict[int, dict[str, list[Any]]] = {}
     for one in dict.fromkeys(ids_of_hits(answer.hits)):
         arguments.setdefault(answer.homes[one], {"ids": []})["ids"].append(one)
@@ -72,6 +68,5 @@ def _with_vectors(hits: Hits, found: Sequence[Mapping[str, Any]], dim: int) -> H
     nothing = np.full((1, dim), np.nan, np.float32)
     rows = np.concatenate([*parts, nothing])  # the last row stands for what was not brought
     vectors = np.full((*hits.ids.shape, dim), np.nan, np.float32)
-    real = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]
-    vectors[real] = rows[[place_of.get(one, -1) for one in ids_of_hits(hits)]]
+    vectors[is_hit(hits)] = rows[[place_of.get(one, -1) for one in ids_of_hits(hits)]]
     return replace(hits, vectors=vectors)

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from velo.results import Fuses, fused
-from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.hits import costs_of, is_hit, no_hits
 from velo_serving.protocol.types import Answer, Hits, MetadataRow, SearchRequest
 from velo_serving.routing.router import Router
 
@@ -24,13 +24,12 @@ _INLINE_MAX: Final = 2_000
 
 
 async def search(router: Router, request: SearchRequest) -> Answer:
-    """Search by words where a request has a text, else as ``Router.search``."""
     limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
     return await search_by(router.search, request, limit_s)
 
 
 async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> Answer:
-    """Search by words where a request has a text, else by vectors alone, whoever asks the shards."""
+    """Run a full-text, hybrid or vector search over ``ask`` within ``limit_s``."""
     if request.text is None:
         return await ask(request)
     if request.fusion is None:
@@ -71,24 +70,21 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
 
 
 def _scored(words: Hits) -> Hits:
-    """Hits of words, in whose distances shards put what they score, negated: less is better there."""
-    real = np.arange(words.ids.shape[1])[None, :] < words.counts[:, None]
-    scores = np.where(real, -words.distances, 0).astype(np.float32)
+    """Full-text hits: shards send negated scores as distances."""
+    scores = np.where(is_hit(words), -words.distances, 0).astype(np.float32)
     return replace(words, distances=np.full_like(words.distances, np.inf), scores=scores)
 
 
 def _no_hits(like: Hits) -> Hits:
-    """Of each query none."""
     return Hits(like.ids[:, :0], like.distances[:, :0], np.zeros_like(like.counts))
 
 
 def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[int, list[Any]]]:
-    """One list for each query, and of each query the hits whose distances are not known."""
+    """The fused hits of each query, and by query those without a known distance."""
     fusion: Fuses = request.fusion
     count, k = len(request.queries), request.k
     strings = near.ids.dtype == object or words.ids.dtype == object
-    ids: Any = np.full((count, k), None, object) if strings else np.full((count, k), -1, np.int64)
-    distances = np.full((count, k), np.inf, np.float32)
+    ids, distances = no_hits(count, k, strings=strings)
     scores = np.zeros((count, k), np.float32)
     counts = np.zeros(count, np.int64)
     metadata: list[list[MetadataRow]] | None = None if request.return_metadata is None else []
@@ -138,7 +134,7 @@ def _take_distances(hits: Hits, rows: Sequence[int], found: Hits) -> None:
 
 
 def _together(answers: Sequence[Answer], hits: Hits) -> Answer:
-    """One answer, as whole as the least of those that it took."""
+    """One answer, as complete as its least complete part."""
     least = min(answers, key=lambda one: one.shards_answered)
     failures = {one.shard: one for answer in answers for one in answer.failures}
     hits = replace(hits, **costs_of(one.hits for one in answers))

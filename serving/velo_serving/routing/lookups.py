@@ -1,7 +1,4 @@
-"""Lookups of rows without a search: counts, rows that pass a filter, rows by id.
-
-A shard looks them up in its own rows (``shard.look_up``); what shards found becomes one answer here.
-"""
+"""Lookups of rows without a search: each shard runs ``shard.look_up``, and the results are merged here."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ async def _of_all(
 def _status_of(
     router: Router, replies: Sequence[tuple[str, dict[str, Any] | Failure]], allow_partial: bool
 ) -> tuple[list[tuple[str, dict[str, Any]]], Found]:
-    """The replies of shards, and how complete they are."""
+    """The successful replies and their completeness."""
     found = [(name, reply) for name, reply in replies if not isinstance(reply, Failure)]
     failures = tuple(ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure))
     if not found or (failures and not allow_partial):
@@ -74,7 +71,7 @@ async def get(
     timeout_s: float | None = None,
     allow_partial: bool = True,
 ) -> Found:
-    """Bring the rows of some ids, as ``velo.Index.get``."""
+    """Rows of ids, as ``velo.Index.get``; an id that only an absent shard may have is an error."""
     arguments = {"filter": list(ids), "limit": len(ids), "columns": columns}
     try:
         found, status = await _of_all(router, "rows", arguments, timeout_s, allow_partial)
@@ -102,21 +99,20 @@ async def rows(
     columns: Sequence[str] | bool,
     timeout_s: float | None = None,
 ) -> pa.Table:
-    """Bring rows that pass a filter in the order of their ids, as ``velo.Index.rows``."""
+    """A page of rows in the order of ids, as ``velo.Index.rows``; all shards must answer."""
     arguments = {"filter": condition, "limit": limit, "after": after, "columns": columns}
     found, _ = await _of_all(router, "rows", arguments, timeout_s, False)
     return _one_table(found).sort_by("id").slice(0, limit)
 
 
 def _one_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> pa.Table:
-    """The rows that shards found."""
     return pa.concat_tables([table_of(reply["table"]) for _, reply in found]).unify_dictionaries()
 
 
 async def vectors(
     router: Router, ids: Sequence[Any], dim: int, *, decoded: bool = False, timeout_s: float | None = None
 ) -> Float32Matrix:
-    """Bring the stored vectors of some ids; of rows that store none what codes tell, if `decoded`."""
+    """The stored vectors of ids; if ``decoded``, approximations for rows without them."""
     arguments = {"ids": list(ids), "decoded": decoded}
     found, _ = await _of_all(router, "vectors", arguments, timeout_s, False)
     by_id: dict[Any, Any] = {}
@@ -131,7 +127,7 @@ async def vectors(
 
 
 async def info(router: Router, *, timeout_s: float | None = None, allow_partial: bool = True) -> Found:
-    """Let every shard tell what it costs, and of which parts it is."""
+    """The costs and segments of every shard."""
     found, status = await _of_all(router, "info", {}, timeout_s, allow_partial)
     return replace(status, value=[{"shard": name, **reply} for name, reply in found])
 
@@ -147,7 +143,7 @@ async def sample(
     timeout_s: float | None = None,
     allow_partial: bool = True,
 ) -> Found:
-    """Draw rows at random, from each shard its share, and bring nearly their vectors."""
+    """Draw rows and vectors at random, from each shard its share; also the number of rows that pass."""
     told = await router.look_up("count", {"filter": condition}, timeout_s)
     _, status = _status_of(router, told, allow_partial)
     passing = {
@@ -173,7 +169,7 @@ async def sample(
 
 
 async def explain(router: Router, arguments: Mapping[str, Any], *, timeout_s: float | None = None) -> Found:
-    """Let every shard tell how it answers a query."""
+    """The explanation of every shard."""
     found, status = await _of_all(router, "explain", arguments, timeout_s, True)
     value = [{"shard": name, **reply} for name, reply in found]
     return replace(status, value=value)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from velo_serving.protocol.hits import costs_of
+from velo_serving.protocol.hits import costs_of, is_hit, no_hits
 from velo_serving.protocol.types import Hits, IdArray, MetadataRow, SearchRequest
 from velo_serving.routing.grouping import merge_groups
 
@@ -33,34 +33,28 @@ def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
 
 
 def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
-    """Keep the ``k`` nearest hits of every query over all parts.
+    """Keep the ``k`` nearest hits of every query over all parts; equal distances are ordered by id.
 
-    Equal distances are ordered by the lower id, so the answer does not depend on which shard spoke first.
+    The parts may be narrower or wider than ``k``. Metadata is complete, or missing.
     """
     assert len(parts) > 0
     assert k >= 1
     if len(parts[0].counts) == 1 and sum(part.distances.shape[1] for part in parts) <= SMALL_MAX:
         return _merge_small(parts, k)
     distances = np.concatenate([part.distances for part in parts], axis=1)
-    valid = np.concatenate(
-        [np.arange(part.distances.shape[1])[None, :] < part.counts[:, None] for part in parts], axis=1
-    )
+    valid = np.concatenate([is_hit(part) for part in parts], axis=1)
     ids_are_int = all(part.ids.dtype.kind == "i" for part in parts)
     ids: IdArray = np.concatenate(
         [part.ids if ids_are_int else part.ids.astype(object) for part in parts], axis=1
     )
-    order = _order_int(ids, distances, valid) if ids_are_int else _order_object(ids, distances, valid)
-    order = order[:, :k]
+    if ids_are_int:
+        order = np.lexsort((ids, distances, ~valid), axis=-1)[:, :k]
+    else:
+        order = _order_object(ids, distances, valid)[:, :k]
     counts = np.minimum(valid.sum(axis=1), k).astype(np.int64)
 
-    query_count = distances.shape[0]
     real = np.arange(order.shape[1])[None, :] < counts[:, None]
-    merged_ids: IdArray
-    if ids_are_int:
-        merged_ids = np.full((query_count, k), -1, dtype=np.int64)
-    else:
-        merged_ids = np.full((query_count, k), None, dtype=object)
-    merged_distances = np.full((query_count, k), np.inf, dtype=np.float32)
+    merged_ids, merged_distances = no_hits(len(distances), k, strings=not ids_are_int)
     width = order.shape[1]
     merged_ids[:, :width][real] = np.take_along_axis(ids, order, axis=1)[real]
     merged_distances[:, :width][real] = np.take_along_axis(distances, order, axis=1)[real]
@@ -74,7 +68,7 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
 
 
 def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
-    """One query with few hits: its rows are put one after another, with no padding to take out."""
+    """Merge one query with few hits, without padding."""
     counts = [int(part.counts[0]) for part in parts]
     distances = np.concatenate([part.distances[0, :count] for part, count in zip(parts, counts, strict=True)])
     rows = [part.ids[0, :count] for part, count in zip(parts, counts, strict=True)]
@@ -105,21 +99,14 @@ def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
 
 
 def _lacks_metadata(parts: Sequence[Hits]) -> bool:
-    """Whether some part with hits brought none, or no part brought any."""
+    """Whether a part with hits has no metadata, or no part has any."""
     return any(part.metadata is None and bool(part.counts.any()) for part in parts) or all(
         part.metadata is None for part in parts
     )
 
 
-def _order_int(
-    ids: IdArray, distances: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.intp]:
-    return np.lexsort((ids, distances, ~valid), axis=-1)
-
-
 def _order_mixed(ids: Sequence[Any], distances: Sequence[float]) -> list[int]:
-    """Places by distance, then by Python's comparison: strings, or strings and integers when shards disagree
-    about ids."""
+    """Order by distance, then by id: strings, or strings and integers if shards disagree."""
     return sorted(
         range(len(ids)), key=lambda place: (distances[place], isinstance(ids[place], str), ids[place])
     )

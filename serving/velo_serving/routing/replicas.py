@@ -1,11 +1,8 @@
-"""One shard with its replicas: which of them answers a request, and who is asked next.
+"""One shard with its replicas.
 
-    a request ──▶ the replica that has least to do ──(it fails, or falls)──▶ the next, at once
-                                │
-                                └──(quiet for longer than 95 of 100 calls take)──▶ a second one, too: a hedge
-
-The first reply counts and the others are canceled. Hedges are few: one for every twenty requests at most, so
-that a shard whose replicas are all slow is not asked twice for everything.
+A request goes to the least loaded replica; if that fails, to the next one. If it takes longer than 95 of 100
+calls do, a second replica is asked, too (a hedge). The first reply counts, and others are canceled. At most
+one request in twenty is hedged, so that a slow shard does not get all requests twice.
 """
 
 from __future__ import annotations
@@ -51,21 +48,7 @@ class _Asked:
 
 
 class Replicas:
-    """The lanes of one shard.
-
-    Parameters
-    ----------
-    place : int
-        Of the shard among the others.
-    name : str
-        Of the shard.
-    channels : sequence of ShardChannel
-        One a replica.
-    identity : ShardIdentity, optional
-        What each must be.
-    heard : callable, optional
-        Called with what a replica says of itself.
-    """
+    """The queues of the replicas of shard ``place``. ``on_health`` is called with the health of a replica."""
 
     def __init__(
         self,
@@ -76,14 +59,15 @@ class Replicas:
         clock: Clock,
         observer: Observer,
         identity: ShardIdentity | None = None,
-        heard: Callable[[ShardHealth], None] | None = None,
+        on_health: Callable[[ShardHealth], None] | None = None,
     ) -> None:
         self.name = name
         self._place = place
         self._clock = clock
         self._observer = observer
         self.queues = [
-            ShardQueue(channel, limits, clock, observer, self._take, identity, heard) for channel in channels
+            ShardQueue(channel, limits, clock, observer, self._take, identity, on_health)
+            for channel in channels
         ]
         self._asked: dict[PendingRequest, _Asked] = {}
         self._turn = 0
@@ -94,15 +78,15 @@ class Replicas:
 
     @property
     def up(self) -> bool:
-        """Whether some replica can be asked."""
+        """Whether some replica is up."""
         return any(queue.up for queue in self.queues)
 
     def wait_s(self, heavy: bool) -> float:
-        """How long a request that comes now would wait; zero where that is unknown."""
+        """The expected wait of a new request; zero if unknown."""
         return min([queue.wait_s(heavy) for queue in self.queues if queue.up], default=0.0)
 
     def offer(self, pending: PendingRequest) -> None:
-        """Ask a replica, or fail the request at once where none is up."""
+        """Send a request to a replica, or fail it if all are down."""
         asked = self._asked[pending] = _Asked(self._clock.now())
         self._credit = min(self._credit + HEDGE_SHARE, HEDGE_BURST)
         if not self._ask(pending, asked):
@@ -114,7 +98,7 @@ class Replicas:
     async def look_up(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float, *, writer: bool = False
     ) -> dict[str, Any] | Failure:
-        """Look something up at a replica, and at the next one where that fails; or at the one that writes."""
+        """Look up at a replica, after a failure at the next one, or only at the writer."""
         failure = self.queues[0].failure()
         for queue in [queue for queue in self.queues[: 1 if writer else None] if queue.up]:
             try:
@@ -128,7 +112,7 @@ class Replicas:
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float
     ) -> dict[str, Any] | Failure:
-        """Do something to the rows at the replica that writes, the first; the others see it later."""
+        """Write at the first replica; the others follow."""
         try:
             return await self.queues[0].write(what, arguments, timeout_s)
         except VeloError as error:
@@ -145,13 +129,12 @@ class Replicas:
         return next((queue.health for queue in self.queues if queue.health is not None), None)
 
     def withdraw(self, pending: PendingRequest) -> None:
-        """Nobody waits for this request any more."""
         asked = self._asked.pop(pending, None)
         if asked is not None:
             self._let_go(pending, asked)
 
     def _ask(self, pending: PendingRequest, asked: _Asked) -> bool:
-        """Send the request to the replica that has least to do, of those that did not have it."""
+        """Send the request to the least loaded replica that has not had it."""
         count = len(self.queues)
         if count == 1:
             queue = self.queues[0]
@@ -179,7 +162,7 @@ class Replicas:
             self._observer.hedge_sent(self.name)
 
     def _take(self, queue: ShardQueue, pending: PendingRequest, reply: ShardReply) -> None:
-        """Take a replica's reply: the answer, or a reason to ask another one."""
+        """Handle a reply of a replica: the answer, or a reason to ask the next one."""
         asked = self._asked.get(pending)
         if asked is None or queue not in asked.open:
             return  # somebody else was faster

@@ -1,8 +1,8 @@
-"""The router: sends each request to all shards of a collection, pending_requests and merges their replies.
+"""The router: sends each request to all shards of a collection and merges their replies.
 
-Plain Python on one event loop. It knows neither Ray nor HTTP; shards are channels, time is a clock that
-tests crank. A *lane* stands before every shard (``lane.py``). All waiting is bounded: queries admitted,
-seconds they would wait, queries a shard works on, seconds a request.
+Plain Python on one event loop, without Ray and HTTP; shards are channels, and tests replace the clock. A
+queue (``shard_queue.py``) precedes every shard. All waiting is bounded: admitted queries, their waiting time,
+queries in flight at a shard, and the time of a request.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class Router:
                 self._clock,
                 self._observer,
                 identity,
-                self._heard,
+                self._report_health,
             )
             for place, (channels, identity) in enumerate(zip(self._channels, self._identities, strict=True))
         ]
 
-    def _heard(self, health: ShardHealth) -> None:
+    def _report_health(self, health: ShardHealth) -> None:
         if health.successor and self.on_successor is not None:
             self.on_successor(health.successor)
 
@@ -306,7 +306,7 @@ class Router:
         timeout_s: float | None,
         ask: Callable[[Replicas, Mapping[str, Any], float], Awaitable[dict[str, Any] | Failure]],
     ) -> dict[int, dict[str, Any] | Failure]:
-        """Ask some shards at once, each its own; together they count as one query."""
+        """Ask some shards concurrently; together they count as one query."""
         if self._closed:
             raise ShuttingDownError("the server is closing")
         if self._queries_admitted >= self.limits.queue_queries_max:
@@ -322,7 +322,7 @@ class Router:
         return dict(zip(arguments, replies, strict=True))
 
     def _limit_s(self, timeout_s: float | None) -> float:
-        """The time of a request that asks for so much."""
+        """The time limit of a request."""
         return min(
             self.limits.timeout_default_s if timeout_s is None else timeout_s, self.limits.timeout_max_s
         )
@@ -357,7 +357,7 @@ class Router:
         return [shard.name for shard in self._shards]
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
-        """Ask all shards for the rows of groups that one of them may not have shown."""
+        """Ask all shards for missing rows of groups."""
         limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
         for part in follow_ups(request, answer, self.limits.in_flight_queries_max):
             left_s = max(limit_s - (self._clock.now() - started), 0.001)
@@ -401,7 +401,7 @@ class Router:
         return await self._answer(pending)
 
     def _refuse_what_would_be_late(self, heavy: bool, timeout_s: float) -> None:
-        """Refuse now, while it costs nothing, what would wait for most of its time."""
+        """Refuse a request that would spend most of its time in the queue."""
         wait_s = max([shard.wait_s(heavy) for shard in self._shards])
         allowed_s = min(self.limits.queue_wait_max_s, timeout_s / 2)
         if wait_s > allowed_s:
@@ -427,7 +427,7 @@ def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:
-    """Make one answer of what each shard replied, or raise if there is none to make."""
+    """Merge the replies of all shards, or raise if too few answered."""
     parts = [reply for _, reply in replies if isinstance(reply, Hits)]
     failures = [ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure)]
     for one in failures:
@@ -442,7 +442,7 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
 
 
 def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any, int]:
-    """The place of the shard that each of some hits is from, by id."""
+    """The shard of each hit, by id."""
     kept = set(ids_of_hits(hits))
     return {
         one: place

@@ -37,13 +37,7 @@ _VECTORS_BYTES_A_REQUEST: Final = 32 << 20
 
 
 class RouterThread:
-    """Searches from threads that have no event loop.
-
-    Parameters
-    ----------
-    make : callable
-        Makes what is searched, in the loop that will run it.
-    """
+    """Searches from threads without an event loop; ``make`` runs in the loop of the router."""
 
     def __init__(self, make: Callable[[], ServedCollection]) -> None:
         self._thread = LoopThread("velo-router")
@@ -51,7 +45,6 @@ class RouterThread:
 
     @property
     def dim(self) -> int:
-        """Of what is searched now."""
         return self._served.now.dim
 
     @staticmethod
@@ -61,7 +54,6 @@ class RouterThread:
         return served
 
     def search(self, request: SearchRequest, timeout_s: float) -> Answer:
-        """Search and wait; requests of any size."""
         return self._thread.call(self._search(request, timeout_s))
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
@@ -98,13 +90,12 @@ class RouterThread:
         return dataclasses.replace(fewest, hits=concat_hits([answer.hits for answer in answers]))
 
     def close(self) -> None:
-        """Give up what is under way and end the thread."""
         self._thread.call(self._served.close())
         self._thread.close()
 
 
 def queries_a_request(request: SearchRequest, dim: int) -> int:
-    """The number of queries of a job in one request."""
+    """The number of queries in one request of a job."""
     if not request.return_vectors:
         return _QUERIES_A_REQUEST
     bytes_a_query = request.k * request.group_hits * dim * 4

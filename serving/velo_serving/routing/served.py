@@ -15,6 +15,7 @@ from velo_serving.catalog.records import CollectionRecord, Directory, Place, Sha
 from velo_serving.protocol.errors import NoShardAnsweredError, PublicationError, SupersededError
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.types import ShardChannel
 from velo_serving.routing.router import Router
 from velo_serving.transport.channel import SocketChannel
 from velo_serving.transport.endpoint import Endpoint
@@ -50,7 +51,7 @@ class Generation:
 
 
 def check_version(version: str, served: str) -> None:
-    """Refuse to publish under no name, or under that of what is served."""
+    """Refuse an empty version, or the one that is served."""
     if not version or version == served:
         raise InvalidArgumentError(
             f"a version has a name of its own, {version!r} is served already"
@@ -204,15 +205,7 @@ class ServedCollection:
             raise UnsupportedError(f"no snapshot of {self.name} can be taken here")
         await self._snapshot(path)
 
-    async def go_over(self, after: Generation, left: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Serve another generation once all of its shards answer; what is under way stays where it is.
-
-        Parameters
-        ----------
-        after : Generation
-        left : callable, optional
-            Awaited when nobody searches in the generation of before any more.
-        """
+    async def _switch_to(self, after: Generation) -> None:
         if self._observer is not None:
             after.router.observe(self._observer)
         try:
@@ -221,9 +214,9 @@ class ServedCollection:
             await after.router.close()
             raise
         before, self.now = self.now, after
-        after.router.on_successor = self.heard
+        after.router.on_successor = self._on_successor
         log.info("%s serves version %r", self.name, after.version)
-        leaving = asyncio.get_running_loop().create_task(self._leave(before.router, left))
+        leaving = asyncio.get_running_loop().create_task(self._leave(before.router))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 
@@ -235,7 +228,7 @@ class ServedCollection:
         wait_s : float
             So long it waits for shards that are not up at once.
         """
-        self.router.on_successor = self.heard
+        self.router.on_successor = self._on_successor
         await self.router.start()
         deadline = time.monotonic() + wait_s
         while self.router.shards_up < self.router.shards_total and time.monotonic() < deadline:
@@ -249,20 +242,15 @@ class ServedCollection:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.router.close()
 
-    def heard(self, number: int) -> None:
-        """Go over to another generation, which was published meanwhile.
-
-        Parameters
-        ----------
-        number : int
-        """
+    def _on_successor(self, number: int) -> None:
+        """Switch to a generation that was published meanwhile."""
         if self._succeed is not None and self._move is None and number != self.now.number:
             self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
 
     async def _move_to(self, number: int, succeed: Callable[[int], Awaitable[Generation]]) -> None:
-        """Serve another generation once all of its shards answer; what is under way stays where it is."""
+        """Switch to a generation once its shards are up."""
         try:
-            await self.go_over(await succeed(number))
+            await self._switch_to(await succeed(number))
         except Exception as error:
             log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
             # Whoever speaks of the successor again begins anew.
@@ -278,31 +266,34 @@ class ServedCollection:
             await asyncio.sleep(LOOK_S)
 
     @staticmethod
-    async def _leave(router: Router, left: Callable[[], Awaitable[None]] | None) -> None:
-        """Let go of a generation once nobody searches there."""
+    async def _leave(router: Router) -> None:
+        """Close the router of a former generation once its requests have ended."""
         try:
             while router.holders:
                 await asyncio.sleep(LOOK_S)
         finally:
             await router.close()
-            if left is not None:
-                await left()
 
 
 def served_collection(
-    record: CollectionRecord, directory: Directory, *, limits: RouterLimits | None = None
+    record: CollectionRecord,
+    directory: Directory,
+    *,
+    limits: RouterLimits | None = None,
+    connect: Callable[[Place], ShardChannel] | None = None,
 ) -> ServedCollection:
-    """Serve shards that run elsewhere, and follow what is published."""
+    """Serve the shards of a directory, over sockets unless ``connect`` is given, and follow publications."""
 
-    def channel(shard: ShardRecord, replica: int, record: CollectionRecord) -> SocketChannel:
+    def channel(shard: ShardRecord, replica: int, record: CollectionRecord) -> ShardChannel:
         place = Place(record.name, record.generation, shard.name, replica)
+        if connect is not None:
+            return connect(place)
 
         async def where() -> Endpoint:
             try:
                 return await directory.locate(place)
             except SupersededError as error:
-                # Nobody of that version is left who could have told.
-                served.heard(error.generation)
+                served._on_successor(error.generation)
                 raise
 
         return SocketChannel(shard.name if shard.replicas == 1 else f"{shard.name}/{replica}", where)
@@ -319,7 +310,7 @@ def served_collection(
         return generation(await directory.record(record.name, number))
 
     async def exchange(path: str, version: str) -> None:
-        await directory.exchange(record.name, path, version)
+        served._on_successor(await directory.exchange(record.name, path, version))
 
     async def snapshot(path: str) -> None:
         await directory.snapshot(record.name, path)

@@ -1,14 +1,13 @@
-"""The way to one shard: who waits for it, what it works on, and whether it still answers.
+"""The queue of one shard: waiting requests, requests in flight, and the state of the shard.
 
-Every request is a call of its own, and its reply leaves when it is ready: a slow query delays nobody beside
-it. Requests wait in the lane while the shard has enough to do, heavy ones and others apart.
+Every request is a call of its own, so a slow query delays no other. Requests wait while the shard has enough
+to do; heavy ones wait apart from others.
 
-    up ──(connection lost, or quiet while it has requests, and a search on trial is not answered)──▶ down
-    up ◀──(health answers, it is the index that it was, and a search on trial is answered)──────── down
+    up ──(connection lost, or silent with requests in flight and no answer to a probe search)──▶ down
+    up ◀──(healthy, the same index, and an answer to a probe search)──────────────────────────── down
 
-A health answer alone proves nothing: a shard whose disk is wedged still gives one from memory. So a shard is
-judged by searches over the road that requests take. While a lane is down its requests fail at once, and the
-answer is partial instead of late.
+A health answer alone proves nothing: a shard with a stuck disk still sends one from memory. While a shard is
+down its requests fail at once, and answers are partial instead of late.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ class PendingRequest:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(self, shard: int, reply: ShardReply) -> None:
-        """Take the reply of one shard."""
         if self.done.done():
             return  # too late: the caller has its answer
         assert self.replies[shard] is None
@@ -99,13 +97,13 @@ class PendingRequest:
             self.done.set_result(None)
 
     def expire(self) -> None:
-        """The deadline: what has come is all there will be."""
+        """Complete the request at its deadline with the replies so far."""
         if not self.done.done():
             self.done.set_result(None)
 
 
 def is_heavy(request: SearchRequest) -> bool:
-    """Whether it takes a shard so long that no other should wait for it."""
+    """Whether a request occupies a shard for long, and so waits in a queue of its own."""
     return (
         len(request.queries) * request.k > LIGHT_HITS_MAX
         or bool(request.exact)
@@ -141,7 +139,7 @@ class _Rate:
 
     @property
     def seconds_per_query(self) -> float:
-        """Zero where too little is known."""
+        """Zero if too few queries were answered."""
         return self._busy_s / self._queries if self._queries >= RATE_QUERIES_MIN else 0.0
 
 
@@ -167,20 +165,11 @@ class _Room:
 
 
 class ShardQueue:
-    """The way to one shard.
+    """The queue of one shard.
 
-    Invariants: queries in flight of either kind stay within their limit, but for a single larger request;
-    before a lane that is down nobody waits, and nothing is in flight; the shard that is up has the identity
-    that it had first.
-
-    Parameters
-    ----------
-    deliver : callable
-        Called with this lane, a request and its reply.
-    identity : ShardIdentity, optional
-        What the shard must be; default: what it is when it first comes up.
-    heard : callable, optional
-        Called with what the shard says of itself, once it is known to be the right one.
+    Queries in flight of either kind stay within their limit, except for a single larger request. A queue that
+    is down holds no requests. A shard keeps its identity, which is ``identity`` or the first one reported.
+    ``deliver`` is called with each reply, and ``on_health`` with the health of the right shard.
     """
 
     def __init__(
@@ -191,7 +180,7 @@ class ShardQueue:
         observer: Observer,
         deliver: Callable[[ShardQueue, PendingRequest, ShardReply], None],
         identity: ShardIdentity | None = None,
-        heard: Callable[[ShardHealth], None] | None = None,
+        on_health: Callable[[ShardHealth], None] | None = None,
     ) -> None:
         self.channel = channel
         self.health: ShardHealth | None = None
@@ -199,7 +188,7 @@ class ShardQueue:
         self.reason = "not asked yet"
         self._kind = ShardUnavailableError.__name__
         self._deliver = deliver
-        self._heard = heard
+        self._on_health = on_health
         self._limits = limits
         self._clock = clock
         self._observer = observer
@@ -218,7 +207,6 @@ class ShardQueue:
 
     @property
     def name(self) -> str:
-        """Name of the shard."""
         return self.channel.name
 
     @property
@@ -230,11 +218,10 @@ class ShardQueue:
         )
 
     def wait_s(self, heavy: bool) -> float:
-        """How long a request that comes now would wait for those before it; zero where that is unknown."""
+        """The expected wait of a new request; zero if unknown."""
         return (self._heavy if heavy else self._light).wait_s
 
     def state(self) -> ShardState:
-        """Return the shard as it stands."""
         return ShardState(
             self.name,
             "up" if self.up else "down",
@@ -257,7 +244,6 @@ class ShardQueue:
         self._pump(room)
 
     def withdraw(self, pending: PendingRequest) -> None:
-        """Nobody waits for this request any more."""
         room = self._heavy if pending.heavy else self._light
         if pending in room.waiting:
             del room.waiting[pending]
@@ -271,11 +257,11 @@ class ShardQueue:
             self._pump(room)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Look something up; it waits for nobody, and says nothing about how the shard is."""
+        """Look up without waiting in the queue; failures do not affect the state of the shard."""
         return await self._in_time(self.channel.look_up(what, arguments, timeout_s), timeout_s)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Do something to the shard's rows; it waits for nobody here."""
+        """Write without waiting in the queue; after a timeout the outcome is unknown."""
         if not self.up:
             raise ShardUnavailableError(self.failure().message)
         try:
@@ -288,7 +274,7 @@ class ShardQueue:
             ) from None
 
     def failure(self) -> Failure:
-        """The reply to a request while the shard is down."""
+        """The reply to requests while the shard is down."""
         return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
     def _pump(self, room: _Room) -> None:
@@ -313,7 +299,7 @@ class ShardQueue:
         sent = room.in_flight.get(pending)
         if sent is None or sent.future is not future:
             if not future.cancelled():
-                future.exception()  # it was given up; whatever it says, it was heard
+                future.exception()  # the request was abandoned; this marks the exception as seen
             return
         now = self._clock.now()
         reply: ShardReply
@@ -339,7 +325,7 @@ class ShardQueue:
     # ---- is it hung? ----
 
     def _listen(self) -> None:
-        """Look again when the shard will have been quiet for too long."""
+        """Arm the timer that detects silence."""
         due = max(self._sign_at, self._oldest_at()) + self._limits.quiet_s
         self._quiet_timer = self._clock.call_at(due, self._when_quiet)
 
@@ -353,7 +339,7 @@ class ShardQueue:
             self._trial = asyncio.get_running_loop().create_task(self._try_it())
 
     async def _try_it(self) -> None:
-        """Let the shard show that searches still end; one that has much to do is given time."""
+        """Run a probe search; a shard with much work gets more time."""
         began, falls = self._clock.now(), self._falls
         work_s = 2.0 * sum(room.queries_in_flight * room.rate.seconds_per_query for room in self._rooms)
         outcome: bool | None = None
@@ -385,7 +371,7 @@ class ShardQueue:
         return min(oldest, default=self._clock.now())
 
     async def _on_trial(self, timeout_s: float) -> bool | None:
-        """Whether a search ends at the shard in time; False if it is at work, None if it does not say."""
+        """Whether a probe search ends in time; False if the shard is at work, None without an answer."""
         began = self._clock.now()
         with contextlib.suppress(SearchTimeoutError):
             outcome = await self._in_time(self.channel.trial(TRIAL_SHARE * timeout_s), timeout_s)
@@ -408,10 +394,10 @@ class ShardQueue:
 
     @contextlib.contextmanager
     def _time_limit(self, seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
-        """Call `give_up` after so long of time in which this process was awake.
+        """Call ``give_up`` after a time in which this process was running.
 
-        A process that is starved, or busy itself, hears answers late. Then so does a shard beside it, which
-        is not hung for that. So time is taken in steps, and a step that ends late counts as one alone.
+        A starved or busy process reads answers late, which must not count against the shard. So time passes
+        in steps, and a step that ends late counts once.
         """
         step_s = min(max(seconds / STEPS, STEP_MIN_S), seconds)
         left_s, last = seconds, self._clock.now()
@@ -440,7 +426,6 @@ class ShardQueue:
     # ---- up and down ----
 
     def _lost(self, reason: str) -> None:
-        """The channel lost its connection."""
         if self.up and not self._closed:
             self._fall(reason)
 
@@ -486,7 +471,7 @@ class ShardQueue:
             self._probe_task = asyncio.get_running_loop().create_task(self.probe())
 
     async def probe(self) -> None:
-        """Ask for health and for a search, believe what they say, and arrange the next time."""
+        """Check health, run a probe search, change the state, and schedule the next check."""
         falls = self._falls
         try:
             health = await self._in_time(self.channel.health(), self._limits.probe_timeout_s)
@@ -495,8 +480,8 @@ class ShardQueue:
                 raise ShardUnavailableError(f"{health.failure.kind}: {health.failure.message}")
             self._check_identity(health)
             self.health = health
-            if self._heard is not None:
-                self._heard(health)
+            if self._on_health is not None:
+                self._on_health(health)
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
             was_down = self._falls > 0 and not self.up
             patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s
@@ -531,7 +516,7 @@ class ShardQueue:
             self._observer.shard_changed(self.name, True, "")
 
     async def close(self) -> None:
-        """Stop probing, fail what waits and what is in flight, let go of the channel."""
+        """Stop probing, fail all requests, close the channel."""
         self._closed = True
         self.up, self.reason = False, "the server is closing"
         if self._probe_timer is not None:

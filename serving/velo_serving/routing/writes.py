@@ -1,16 +1,14 @@
-"""Which shard a row belongs to, and a write to a collection as writes to its shards.
+"""Placement of rows, and a write to a collection as writes to its shards.
 
-An id that a row has stays in that row's shard. A new one goes where its hash says; where the index numbers
-its rows, to the last shard, because the numbers that follow those of another one are taken. An id is so in
-one shard at most, however many gateways write:
+A known id stays in its shard. A new one goes to its home, the shard that its hash names, or to the last shard
+if the index numbers its rows. An id is in one shard at most, however many gateways write:
 
-- New rows of an id can come to its home only, the shard that its hash names.
-- A shard that is not the home of an id replaces its row only while the row is there. It looks and writes
-  without a delete in between (``shard.writing``). Where the row is gone, its gateway looks again.
+- New rows of an id go to its home only.
+- A shard that is not the home of an id replaces its row only while the row exists, without a delete in
+  between (``shard.writing``). If the row was deleted, the gateway looks again.
 
-A request's name must not keep a row from its new shard because that shard did other rows of the request. So a
-shard is told a name of the request and of the ids that go to it (``_name_of``). A call that is repeated while
-its rows stay where they are has the same names again.
+Each shard gets a request name that covers the ids sent to it (``_name_of``): a retry that places rows
+elsewhere must not be taken for a repetition.
 """
 
 from __future__ import annotations
@@ -61,16 +59,9 @@ ARGUMENTS_BYTES_MAX: Final = 48 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteRequest:
-    """A write to a collection.
+    """A write to a collection: ``columns`` are metadata, ``filter`` that of a delete.
 
-    Attributes
-    ----------
-    columns : pyarrow.Table or None
-        Metadata, a row a vector, or an id.
-    filter : dict, SQL text or None
-        Of a delete.
-    request_id : str or None
-        A name for this call; a shard that did it for the same ids does not do it again.
+    A shard that completed the ids of a ``request_id`` does not write them again.
     """
 
     verb: Verb
@@ -83,7 +74,6 @@ class WriteRequest:
 
     @property
     def count(self) -> int:
-        """Rows, or ids."""
         if self.ids is not None:
             return len(self.ids)
         return 0 if self.vectors is None else len(self.vectors)
@@ -91,13 +81,7 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """The result of a write in all shards; as ``velo.Written``.
-
-    Attributes
-    ----------
-    sequences : dict of str to int
-        Of each shard that did something, the number of the change.
-    """
+    """The result of a write in all shards, as ``velo.Written``; ``sequences`` are those of shards."""
 
     rows: int
     missing: int
@@ -111,13 +95,7 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """The format of a collection's rows.
-
-    Attributes
-    ----------
-    numbered : bool
-        Whether the index numbers its rows.
-    """
+    """The format of a collection's rows; ``numbered`` if the index numbers them."""
 
     dtype: np.dtype[Any]
     schema: pa.Schema
@@ -157,7 +135,6 @@ _FORMATS: dict[tuple[str, str, bool], RowFormat] = {}
 
 
 async def write(router: Router, request: WriteRequest) -> Wrote:
-    """Write to a collection."""
     outcome, changed = "error", 0
     try:
         wrote = await _write(router, request)
@@ -206,7 +183,7 @@ async def _write(router: Router, request: WriteRequest) -> Wrote:
 
 
 async def keep_up(router: Router, what: Maintenance, *, wait: bool, timeout_s: float | None) -> bool:
-    """Flush or optimize all shards."""
+    """Flush or optimize all shards; return whether all are done."""
     row_format(router)
     asked = {place: {"wait": wait} for place in range(router.shards_total)}
     replies = await router.write(what, asked, timeout_s)
@@ -221,7 +198,7 @@ def _left(deadline: float) -> float:
 
 
 async def _of_all(router: Router, request: WriteRequest, deadline: float) -> Wrote:
-    """An update or a delete: each shard changes the rows that it has."""
+    """An update or a delete: each shard changes its own rows."""
     arguments = _arguments(request, None)
     asked = dict.fromkeys(range(router.shards_total), arguments)
     replies = await router.write(request.verb, asked, _left(deadline))
@@ -270,10 +247,9 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
 async def _told(
     router: Router, request: WriteRequest, asked: Mapping[int, Any], known: set[int], deadline: float
 ) -> dict[int, dict[str, Any] | Failure]:
-    """Tell all shards at once; but where an insert with a name finds its ids at some, these first.
+    """Write to all shards concurrently; a named insert asks shards that have some of its ids first.
 
-    They say that they did it before, and then the others may not have. Or that others did, and then the
-    insert is refused before any shard writes.
+    They report a repetition, or a duplicate, in which case no other shard writes.
     """
     first = {place: one for place, one in asked.items() if place in known}
     if request.verb != "insert" or not first:
@@ -286,7 +262,7 @@ async def _told(
 
 
 def _refuse_known(request: WriteRequest, found: Places, home: Places) -> None:
-    """An insert takes ids that no row has; one that is repeated finds its own rows at their homes."""
+    """Refuse an insert of existing ids; a repeated request finds its own rows in their home shards."""
     known = found >= 0
     if request.request_id is not None:
         known &= found != home
@@ -302,7 +278,7 @@ def _refuse_known(request: WriteRequest, found: Places, home: Places) -> None:
 
 
 async def _where(router: Router, ids: Any, deadline: float) -> Places:
-    """The shard in which each id is, -1 where none has it."""
+    """The shard of each id, -1 for unknown ones."""
     asked = {"ids": stream_of_ids(ids)}
     replies = await router.look_up("present", asked, _left(deadline), writers=True)
     away = [(name, reply) for name, reply in replies if isinstance(reply, Failure)]
@@ -320,7 +296,7 @@ async def _where(router: Router, ids: Any, deadline: float) -> Places:
 
 
 def _name_of(request_id: str, ids: Any) -> str:
-    """The name of a request at the shard that gets these ids of it."""
+    """The request name for the shard that gets these ids."""
     numbers = isinstance(ids, np.ndarray)
     digest = hashlib.blake2b(digest_size=32)
     for one in [request_id] if numbers else [request_id, *ids.to_pylist()]:
@@ -336,7 +312,6 @@ def _taken(values: Any, rows: Places) -> Any:
 
 
 def _arguments(request: WriteRequest, rows: Places | None) -> dict[str, Any]:
-    """The arguments of a shard's write, for all rows or some."""
     vectors, ids, columns = request.vectors, request.ids, request.columns
     if rows is not None and len(rows) < request.count:
         vectors = None if vectors is None else vectors[rows]
@@ -368,7 +343,7 @@ def _wrote(
     request: WriteRequest,
     replies: Mapping[int, dict[str, Any] | Failure] | Sequence[tuple[int, dict[str, Any] | Failure]],
 ) -> Wrote:
-    """One answer of what shards said, or the error that it is."""
+    """Combine the results of shards, or raise their error."""
     pairs = list(replies.items()) if isinstance(replies, Mapping) else list(replies)
     told = [(place, one) for place, one in pairs if not isinstance(one, Failure)]
     failures = {place: one for place, one in pairs if isinstance(one, Failure)}
@@ -390,7 +365,7 @@ def _wrote(
 
 
 def _failure(router: Router, failures: Mapping[int, Failure], done: int, rows: int) -> VeloError:
-    """The error of the request, of all shards alike, or of some of them."""
+    """The common error of all shards, or a ``PartialWriteError``."""
     first = next(iter(failures.values()))
     if done == 0 and all(one.kind == first.kind for one in failures.values()):
         return first.to_error()

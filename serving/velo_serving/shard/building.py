@@ -44,24 +44,11 @@ DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """The build of one shard, as a task gets it.
+    """The build of one shard by a task.
 
-    Attributes
-    ----------
-    target : str
-        The collection's folder, the same on every node, or its place in an object store.
-    shard : str
-        The folder of the shard below it.
-    start, stop : int
-        Its rows of the whole input.
-    total : int
-        Rows of the whole input.
-    file, column : str or None
-        Where the vectors stand, if every node sees them; the task is handed the rows otherwise.
-    others : bool
-        Whether the other columns of the rows that the task is handed become metadata.
-    build_memory : int or None
-        Bytes.
+    ``target`` is the collection, ``shard`` the folder below it; ``start`` to ``stop`` are rows of the
+    ``total``. The vectors are in ``file`` if every node sees it, else they are passed to the task. ``others``
+    makes the other columns of the rows metadata.
     """
 
     target: str
@@ -80,17 +67,7 @@ class BuildJob:
 
 @dataclass(frozen=True, slots=True)
 class BuiltShard:
-    """A shard that is complete.
-
-    Attributes
-    ----------
-    uuid, checksum : str
-        Of the index, and of its manifest.
-    fingerprint : str
-        Of the rows and options that it was built from.
-    fresh : bool
-        Whether it was built now; else it was there.
-    """
+    """A complete shard; ``fingerprint`` is that of its rows and options, ``fresh`` that it was built now."""
 
     rows: int
     dim: int
@@ -110,7 +87,7 @@ class Handed(Protocol):
 
 
 def plain_table(tables: Sequence[pa.Table]) -> pa.Table:
-    """Blocks of a dataset as one table, with vectors as lists: Ray Data has a type of its own for tensors."""
+    """Blocks of a dataset as one table, with Ray's tensors as lists."""
     plain = []
     for table in tables:
         columns: list[Any] = []
@@ -127,7 +104,6 @@ def plain_table(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def job_folder(job: BuildJob) -> Path:
-    """The folder in which a shard is built on this machine."""
     if not is_url(job.target):
         return Path(job.target) / job.shard
     place = hashlib.sha256(job.target.encode()).hexdigest()[: DIGEST_BYTES * 2]
@@ -135,10 +111,9 @@ def job_folder(job: BuildJob) -> Path:
 
 
 def build_job(job: BuildJob, handed: Handed) -> BuiltShard:
-    """Build a shard, unless it is complete and of the same rows and options.
+    """Build a shard, unless it is complete with the same rows and options.
 
-    Beside the folder of a shard stands a receipt: it says that the folder is ours, and once the shard is
-    complete what it was built from.
+    A receipt beside its folder marks it as ours, and records the input of a complete shard.
     """
     source, ids, metadata = _parts(job, handed)
     rows = _Rows(source, job.start, job.total)
@@ -202,16 +177,13 @@ class _Rows(Source):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(row_count, dim)."""
         return self._total, self._source.shape[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Element type of the chunks."""
         return self._source.dtype
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
-        """Yield a range of rows in order."""
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES) if self._digest is None else None
         for chunk in self._source.slices(rows, start - self._first, stop - self._first):
             if digest is not None:
@@ -221,12 +193,11 @@ class _Rows(Source):
             self._digest = digest.digest()
 
     def read_once(self, start: int, stop: int) -> None:
-        """Go through the rows for their fingerprint."""
         for _ in self.slices(chunk_rows(self.shape[1] * self._dtype.itemsize), start, stop):
             pass
 
     def fingerprint(self, others: bytes) -> str:
-        """Of the rows, once they were read, and of what else a shard is built from."""
+        """The fingerprint of the rows and of everything else that determines the shard."""
         assert self._digest is not None
         return hashlib.blake2b(self._digest + others, digest_size=DIGEST_BYTES).hexdigest()
 
@@ -263,7 +234,6 @@ class _Receipt:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the folder was made here before."""
         return self._file.is_file()
 
     def read(self) -> BuiltShard | None:
@@ -284,12 +254,10 @@ class _Receipt:
         return built if built.checksum == checksum_of(manifest) else None
 
     def claim(self) -> None:
-        """Say that what will stand there is ours."""
         with durable_file(self._file) as file:
             file.write(b"{}\n")
 
     def write(self, built: BuiltShard) -> None:
-        """Say that the shard is complete."""
         document = {name: value for name, value in dataclasses.asdict(built).items() if name != "fresh"}
         content = f"{json.dumps(document)}\n".encode()
         if is_url(self._job.target):
@@ -300,7 +268,7 @@ class _Receipt:
 
 
 def _claim(folder: Path, receipt: _Receipt, job: BuildJob, *, is_complete: bool) -> None:
-    """Make room for a shard; what a killed task left of this one stays."""
+    """Prepare the folder of a shard; what an interrupted task left stays."""
     try:
         if is_url(job.target):
             folder.parent.mkdir(parents=True, exist_ok=True)

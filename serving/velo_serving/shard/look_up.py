@@ -54,7 +54,7 @@ def _info(index: Any) -> dict[str, Any]:
 
 
 def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows drawn at random, and nearly their vectors."""
+    """Random rows and their vectors, decoded where not stored."""
     table = index.sample(**arguments)
     stored = _stored(index, table["id"].to_pylist(), decoded=True)
     kept: Any = pa.array(stored["ids"], table["id"].type)  # a row may have been deleted meanwhile
@@ -63,7 +63,7 @@ def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored(index: Any, ids: Sequence[Any], *, decoded: bool = False) -> dict[str, Any]:
-    """The ids that are there, and their vectors."""
+    """The existing ids and their vectors."""
     known = list(ids)
     while True:
         known = [one for one, there in zip(known, index.contains(known), strict=True) if there]

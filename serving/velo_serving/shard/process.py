@@ -1,8 +1,7 @@
-"""The program of one shard's process: ``python -m velo_serving.shard.process``, which hosting starts.
+"""The program of the process of one shard, which ``hosting`` starts.
 
-It reads one line of JSON, opens the shard, answers connections, says how it is in one line, and ends with its
-parent: some seconds after the pipe that it was started with closes. A further line names the generation that
-comes after; the first line does, too, where the process is started again then.
+It reads one line of JSON, opens the shard, writes its health, and answers connections until some seconds
+after its input ends. A further line names the next generation; after a restart the first line does.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOOK_S = 0.05
 
 
 def main() -> None:
-    """Serve one shard until the parent is gone."""
+    """Serve one shard until the parent ends."""
     # An interrupt of the terminal reaches all its processes; when this one ends, its parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     message: dict[str, Any] = json.loads(sys.stdin.readline())
@@ -63,7 +62,7 @@ def main() -> None:
 
 
 def _health_of(shard: Shard) -> ShardHealth:
-    """Open the shard. The process of a parent that was killed has its lock for some seconds."""
+    """Open the shard; the process of a killed parent may hold its lock for some seconds."""
     deadline = time.monotonic() + BUSY_S
     while time.monotonic() < deadline:
         try:
@@ -76,13 +75,13 @@ def _health_of(shard: Shard) -> ShardHealth:
 
 
 def _end() -> None:
-    """End the process though it has not closed its shard yet."""
+    """End the process even if closing the shard takes too long."""
     time.sleep(END_S)
     os._exit(1)
 
 
 def _tell_when_left(server: ShardServer) -> None:
-    """Say when no gateway is connected any more."""
+    """Report that no gateway is connected."""
     while server.peers:
         time.sleep(LOOK_S)
     print(QUESTION + "left", flush=True)

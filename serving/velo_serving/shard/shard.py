@@ -26,7 +26,7 @@ from velo.folder.shards import built_uuid, check_shard
 from velo_serving.catalog.locations import shard_folder
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import ShardUnavailableError
-from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits
+from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits, no_hits
 from velo_serving.protocol.loops import LoopThread
 from velo_serving.protocol.requests import effort_of
 from velo_serving.protocol.types import (
@@ -65,7 +65,6 @@ IndexOpener = Callable[[ShardSpec], SearchIndex]
 
 
 def open_velo_index(spec: ShardSpec) -> SearchIndex:
-    """Open the index that a spec describes."""
     import velo  # here, so that the router and the client work where the native library is missing
 
     arguments: dict[str, Any] = {"io": spec.io, "plan": spec.plan, **spec.options}
@@ -82,7 +81,7 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
 
 
 def _warm(index: Any) -> None:
-    """Load now what a first filter and a first row of metadata would load, while nobody waits."""
+    """Load the code of filters, full text and metadata before the first request."""
     with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
         from_sql("a = 1")
     with contextlib.suppress(VeloError):  # most have no words
@@ -96,10 +95,9 @@ def _warm(index: Any) -> None:
 
 
 class Shard:
-    """An index that answers requests, and that can be asked how it is.
+    """An index that answers requests.
 
-    A shard whose index cannot be opened exists all the same and says why, so that one bad disk does not take
-    the process with it; asking for its health tries again.
+    A shard whose index cannot be opened reports the reason; asking for its health tries again.
     """
 
     def __init__(self, spec: ShardSpec, opener: IndexOpener = open_velo_index) -> None:
@@ -117,7 +115,6 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Name of the shard."""
         return self.spec.name
 
     def open(self) -> ShardHealth:
@@ -148,7 +145,7 @@ class Shard:
             return self._now()
 
     def _now(self) -> ShardHealth:
-        """The details of health that change with time."""
+        """Health with its variable parts."""
         index, follower = self._index, self._follower
         if follower is not None and follower.failure is not None:
             raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
@@ -158,7 +155,7 @@ class Shard:
         return dataclasses.replace(self._health, n=len(live))
 
     def health(self) -> ShardHealth:
-        """Return what the shard serves, or why it cannot; opens the index if that failed before."""
+        """The state of the shard; opens the index if that failed before."""
         try:
             return self.open()
         except VeloError as error:
@@ -177,10 +174,7 @@ class Shard:
         self._aside.close()
 
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
-        """Answer a request; what is wrong with it is a ``Failure``.
-
-        Many queries are searched in parts, so that a request that comes meanwhile waits for a part alone.
-        """
+        """Answer a request, in parts, so that other requests wait for a part only."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -189,7 +183,7 @@ class Shard:
         return await self._reply(index, request, timeout_s, PART_QUERIES)
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
-        """Answer every query of a plain request by itself; called in the event loop that waits."""
+        """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -212,7 +206,6 @@ class Shard:
         return asked or _Tasks(self, request, timeout_s, ended)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Look something up in the rows; as ``lookups.look_up``."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -223,20 +216,14 @@ class Shard:
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """Do something to the rows; as ``ShardWriter.write``.
-
-        Who stops waiting does not undo it.
-        """
+        """Write rows, as ``ShardWriter.write``; canceling does not undo it."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
         return await self._writer.write(index, what, arguments, timeout_s)
 
     async def trial(self, timeout_s: float) -> bool:
-        """Show that searches still end: one of our own, or any other.
-
-        Health answers come from memory. This comes from where answers come from.
-        """
+        """Run a probe search until any search ends; False if none did, but the processor was at work."""
         index = self._index
         if index is None:
             raise ShardUnavailableError(f"shard {self.name} has no open index")
@@ -325,17 +312,16 @@ class _Tasks:
         self._tasks = [loop.create_task(ask(row)) for row in range(len(request.queries))]
 
     def cancel(self, row: int) -> None:
-        """Nobody waits for this one any more."""
         self._tasks[row].cancel()
 
 
 def _worked_s() -> float:
-    """Processor time of this process without the thread that asks: what searches, compiles and merges."""
+    """Processor time of this process without the calling thread."""
     return time.process_time() - time.thread_time()
 
 
 def _is_heavy(request: SearchRequest) -> bool:
-    """Whether a search may keep the interpreter, or a query the index, for more than a millisecond or two."""
+    """Whether a query takes the interpreter or the index more than a millisecond or two."""
     return (
         request.filters is not None
         or request.group_by is not None
@@ -375,7 +361,7 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
 
 
 def _filter_argument(request: SearchRequest) -> Any:
-    """One filter for all queries where that is enough, else one each."""
+    """One filter for all queries if possible, else one each."""
     filters = request.filters
     if filters is None or len(filters) == 1:
         return filters[0] if filters else None
@@ -383,17 +369,17 @@ def _filter_argument(request: SearchRequest) -> Any:
 
 
 def _read(condition: FilterForm | None) -> Any:
-    """A filter as it may stand in a list: there a text would be an id."""
+    """A filter as an element of a list, in which text would be an id."""
     return from_sql(condition) if isinstance(condition, str) else condition
 
 
 def _rounded(timeout_s: float | None) -> float | None:
-    """An index keeps what it has made ready for one set of options: few deadlines, few sets."""
+    """Round deadlines up: the index caches prepared searches by their options."""
     return None if timeout_s is None else max(1, math.ceil(timeout_s / TIMEOUT_STEP_S)) * TIMEOUT_STEP_S
 
 
 async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -> Failure:
-    """Describe a failure; with a filter each, find the query whose filter is wrong."""
+    """Describe a failure; with several filters, find the query of the invalid one."""
     if isinstance(error, FilterError) and request.filters is not None and len(request.filters) > 1:
         for query, one in enumerate(request.filters):
             if one is None:
@@ -412,7 +398,7 @@ def _for_words(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_words(result: Any) -> Hits:
-    """The hits of a search by words alone; their distances are negated scores."""
+    """Full-text hits; distances are negated scores."""
     counts = np.asarray(result.counts, dtype=np.int64)
     real = np.arange(result.ids.shape[1])[None, :] < counts[:, None]
     distances = np.where(real, -result.scores, np.inf).astype(np.float32)
@@ -454,26 +440,21 @@ def _of_groups(result: Any) -> Hits:
 
 
 def _in_rows(flat_ids: Any, flat_distances: Any, places: Any) -> tuple[Any, Any]:
-    """Hits of all queries one after another, to rows that are padded."""
-    strings = flat_ids.dtype == object
-    ids = np.full(places.shape, None if strings else -1, object if strings else np.int64)
-    distances = np.full(places.shape, np.inf, np.float32)
+    """Hits of all queries one after another, as rows that are padded."""
+    ids, distances = no_hits(*places.shape, strings=flat_ids.dtype == object)
     ids[places], distances[places] = flat_ids, flat_distances
     return ids, distances
 
 
 def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) -> Hits:
-    stats = result.stats
-    costs: dict[str, Any] = {}
-    for name in ("reads", "bytes_read", "shared_reads", "cache_hits"):
-        each = stats.get(name)
-        costs[name] = 0 if each is None else sum(each.tolist())  # a few numbers: quicker than numpy
+    each = {name: result.stats.get(name) for name in COSTS}
+    # A few numbers: the sum of a list is quicker than that of numpy.
+    costs: dict[str, Any] = {name: 0 if one is None else sum(one.tolist()) for name, one in each.items()}
     return Hits(ids, distances, counts, **costs, **further)
 
 
 def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
-    """By what an index is known again: its own uuid; of one that is written to, whose parts come and go with
-    theirs, that of the one that was built, and the folder: a copy is not written to with it."""
+    """The uuid of an index; for a live one that of the built index and the inode of the folder."""
     folder = Path(spec.path)
     if spec.writable or spec.follows or is_live(folder):
         built = ""
@@ -484,7 +465,7 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
 
 
 def _writable_details(index: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-    """The format of rows, from which a gateway makes rows of clients' bodies."""
+    """The row format, from which a gateway converts bodies."""
     live = info.get("live") or {}
     if not live.get("writable"):
         return {}

@@ -1,7 +1,7 @@
-"""Writes at a shard: what arrives is done to the index, in threads, and told in plain data. No Ray, no HTTP.
+"""Writes at a shard, in threads.
 
-The shard's process is the only one that writes to its index. Other replicas of the shard open the same folder
-to read and look every ``FOLLOW_S`` whether something was written.
+Only the process of the first replica writes to an index. Other replicas open the same folder to read, and
+check every ``FOLLOW_S`` for changes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ TIME_SHARE: Final = 0.9
 
 
 class _TwoSides:
-    """A door for two kinds of work: any number of one kind at a time, never both.
+    """A lock with two sides: any number of holders on one side, none on the other.
 
-    Upserts of rows that must be there stand on one side, deletes on the other: a row that was looked for
-    stays until it is replaced.
+    Upserts of rows that must exist exclude deletes, so that a row found exists until it is replaced.
     """
 
     def __init__(self) -> None:
@@ -57,15 +56,7 @@ class _TwoSides:
 
 
 class ShardWriter:
-    """Does writes to one index.
-
-    Parameters
-    ----------
-    name : str
-        Of the shard.
-    writable : bool
-        Whether the index was opened to write.
-    """
+    """Writes to one index."""
 
     def __init__(self, name: str, writable: bool) -> None:
         self._name = name
@@ -79,7 +70,7 @@ class ShardWriter:
     async def write(
         self, index: Any, what: str, arguments: Mapping[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
-        """Do one write."""
+        """Run one of ``WRITES``; return ``{"moved": True}`` if rows that must exist do not."""
         if not self._writable:
             raise ReadOnlyError(f"shard {self._name} was opened to read: serve it with --writable")
         if what in ("flush", "optimize"):
@@ -114,7 +105,7 @@ class ShardWriter:
             task.exception()  # told to those who waited; info()["live"] tells the others
 
     def close(self) -> None:
-        """Take no more; what is under way ends first."""
+        """Wait for running writes and stop."""
         self._threads.shutdown()
         self._maintenance.shutdown()
 
@@ -183,13 +174,7 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 class Follower:
-    """Sees for an index that was opened to read what another process writes.
-
-    Parameters
-    ----------
-    every_s : float
-        How often it looks.
-    """
+    """Refreshes an index that another process writes to."""
 
     def __init__(self, index: Any, every_s: float = FOLLOW_S) -> None:
         self._index = index
@@ -208,6 +193,5 @@ class Follower:
                 self.failure = error  # told by the shard's health: what it answers may be old
 
     def close(self) -> None:
-        """Look no more."""
         self._over.set()
         self._thread.join()

@@ -46,7 +46,7 @@ _TIMEOUT_US_MAX = (1 << 32) - 1
 
 
 def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
-    """A shard that is always found in the same place."""
+    """A fixed endpoint."""
 
     async def locate() -> Endpoint:
         return endpoint
@@ -55,7 +55,7 @@ def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
 
 
 def _unix_socket(path: str) -> socket.socket:
-    """Connect to a Unix socket: that takes no time, or fails where too many wait before a stopped process."""
+    """Connect to a Unix socket without blocking."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setblocking(False)
@@ -67,15 +67,7 @@ def _unix_socket(path: str) -> socket.socket:
 
 
 class SocketChannel:
-    """The way to a shard in another process.
-
-    Parameters
-    ----------
-    name : str
-        Of the shard.
-    locate : callable
-        Awaited before each connection: where the shard listens now. It may raise ``ShardUnavailableError``.
-    """
+    """The channel to a shard in another process; ``locate`` returns its endpoint before each connection."""
 
     def __init__(self, name: str, locate: Callable[[], Awaitable[Endpoint]]) -> None:
         self._name = name
@@ -87,15 +79,13 @@ class SocketChannel:
 
     @property
     def name(self) -> str:
-        """Name of the shard."""
         return self._name
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call back when the connection is lost."""
         self._lost = lost
 
     def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
-        """Send a request; canceling the future sends a CANCEL after it."""
+        """Send a request; canceling the future sends CANCEL."""
         link = self._link
         if link is not None and len(request.queries) == 1 and is_plain(request):
             return link.together.add(request, timeout_s)
@@ -112,21 +102,18 @@ class SocketChannel:
         return future
 
     async def health(self) -> ShardHealth:
-        """Connect, unless there is a connection, and hear how the shard is."""
+        """Connect unless connected, and return the health."""
         if self._link is None:
             return await self._connect()
         return decode_health(await self._call("health", 0.0))
 
     async def trial(self, timeout_s: float) -> bool:
-        """Let the shard show that searches still end."""
         return decode(await self._call("trial", timeout_s), bool)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Look something up in the shard's rows."""
         return decode(await self._call(what, timeout_s, arguments), dict)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Do something to the shard's rows."""
         return decode(await self._call(what, timeout_s, arguments), dict)
 
     async def _call(self, method: str, timeout_s: float, arguments: Mapping[str, Any] | None = None) -> bytes:
@@ -141,13 +128,11 @@ class SocketChannel:
         return reply
 
     def reset(self) -> None:
-        """Drop the connection."""
         link, self._link = self._link, None
         if link is not None:
             link.end(f"the connection to shard {self._name} was dropped")
 
     async def close(self) -> None:
-        """Drop the connection."""
         self.reset()
         locating, self._locating = self._locating, None
         if locating is not None:
@@ -165,7 +150,7 @@ class SocketChannel:
         return await self._connect_to(await self._found())
 
     async def _found(self) -> Endpoint:
-        """The present endpoint of the shard. With a former one the wait is short, and later answers count."""
+        """The present endpoint. With a former one the wait is short, and a late answer is used next time."""
         if self._endpoint is None:
             return await self._locate()
         if self._locating is None:
@@ -239,13 +224,12 @@ class _Link(asyncio.Protocol):
     # ---- sending ----
 
     async def greet(self, token: str) -> ShardHealth:
-        """Show the token and hear who is there."""
+        """Send HELLO and wait for WELCOME."""
         head = encode(Hello(token, shard=self._name))
         self._transport.write(frame_start(frames.HELLO, 0, len(head)) + head)
         return await self._welcome
 
     def ask(self, kind: int, head: bytes, body: bytes, timeout_s: float, future: asyncio.Future[Any]) -> None:
-        """Send a request and remember who waits for it."""
         if self._over is not None:
             future.set_exception(ShardUnavailableError(self._over))
             return
@@ -273,7 +257,7 @@ class _Link(asyncio.Protocol):
         self._transport.write(b"".join((start, head, body)))
 
     def _numbers(self, count: int) -> int:
-        """The first of so many numbers in a row."""
+        """Reserve consecutive request numbers."""
         # When they begin again the first ones have long been answered.
         first = self._next if self._next + count <= NUMBER_MAX else 1
         self._next = first + count
@@ -342,7 +326,7 @@ class _Link(asyncio.Protocol):
         self.end(f"shard {self._name}: {error.message}")
 
     def end(self, reason: str) -> None:
-        """Close the connection and fail all who wait; twice is once."""
+        """Close the connection and fail all pending requests; idempotent."""
         if self._over is not None:
             return
         self._over = reason

@@ -80,7 +80,6 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
 
 
 def decode(head: bytes, kind: type[T]) -> T:
-    """Read a head."""
     try:
         message: T = _DECODERS[kind].decode(head)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -92,7 +91,6 @@ def decode(head: bytes, kind: type[T]) -> T:
 
 
 def decode_health(head: bytes) -> ShardHealth:
-    """Read what a shard says of itself."""
     try:
         return _HEALTH.decode(head)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -105,7 +103,7 @@ _HEALTH = msgspec.msgpack.Decoder(ShardHealth)
 
 
 def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
-    """Head and body of a search. They are the same for every shard, so they are made once a request."""
+    """Head and body of a search, encoded once for all shards."""
     frame: tuple[bytes, bytes] | None = request.encoded
     if frame is None:
         queries = np.ascontiguousarray(request.queries, dtype="<f4")
@@ -135,7 +133,6 @@ def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
 
 
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
-    """Read a search."""
     message = decode(head, _Search)
     if message.rows < 0 or message.dim < 1 or message.rows * message.dim * 4 != len(body):
         raise ProtocolError(
@@ -159,7 +156,7 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
 
 
 def _filter_text(condition: FilterForm | None) -> str | None:
-    """A filter as a text that says by its first letter what it is: SQL, or a dict as JSON."""
+    """A filter as text with a type prefix: ``s`` for SQL, ``j`` for JSON."""
     if condition is None:
         return None
     if isinstance(condition, str):
@@ -246,7 +243,7 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
 
 
 def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
-    """Head and the pieces of the body of replies to several requests, a row of the hits each."""
+    """Head and body pieces of the replies to several requests, a row each."""
     rows, width = hits.distances.shape
     counts, names = hits.counts, None
     pieces = [np.array([numbers, *costs], "<i8").tobytes()]
@@ -264,7 +261,6 @@ def _bytes_of(array: Any, dtype: str) -> bytes:
 
 
 def stream_of(table: pa.Table) -> bytes:
-    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -311,7 +307,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
 
 
 def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
-    """Read replies to several requests: their numbers, and the hits of each."""
+    """Read replies: request numbers and the hits of each."""
     message = decode(head, _Replies)
     rows, width = message.rows, message.width
     told = (1 + len(COSTS)) * rows
@@ -340,10 +336,7 @@ def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
 
 
 def is_compressed(stream: bytes) -> bool:
-    """Whether buffers of an Arrow stream are compressed: a few bytes of them could unfold into any number.
-
-    Nothing is unfolded to find out.
-    """
+    """Whether buffers of an Arrow stream are compressed, and could expand to any size."""
     try:
         messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))
         return any(_compresses(message.metadata.to_pybytes()) for message in messages)
@@ -359,7 +352,7 @@ _COMPRESSION_OF_0_17 = b"ARROW:experimental_compression"
 
 
 def _compresses(metadata: bytes) -> bool:
-    """Whether a message of Arrow, a FlatBuffer that Arrow has verified, says that buffers are compressed."""
+    """Whether a verified Arrow message declares compressed buffers."""
 
     def field(table: int, number: int) -> int | None:
         vtable: int = table - struct.unpack_from("<i", metadata, table)[0]
@@ -386,7 +379,6 @@ def _compresses(metadata: bytes) -> bool:
 
 
 def table_of(stream: bytes) -> pa.Table:
-    """Read an Arrow stream."""
     if is_compressed(stream):
         raise ProtocolError("this Arrow stream is compressed")
     try:
@@ -402,12 +394,12 @@ def table_of(stream: bytes) -> pa.Table:
 
 
 def stream_of_ids(ids: Any) -> bytes:
-    """Ids as they travel: an Arrow stream of one column."""
+    """Ids as an Arrow stream of one column."""
     return stream_of(pa.table({"id": ids}))
 
 
 def ids_of(stream: bytes) -> Any:
-    """Ids that travelled: int64, or an Arrow array of large strings."""
+    """Ids of a stream: int64, or an Arrow array of large strings."""
     column: Any = table_of(stream).column("id").combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
@@ -415,7 +407,7 @@ def ids_of(stream: bytes) -> Any:
 
 
 def _holds_unreadable(kind: pa.DataType) -> bool:
-    """Whether the type, or one within it, has no array in pyarrow: even a look at a chunk is a KeyError."""
+    """Whether pyarrow has no array class for a type or a part of it, so that access raises KeyError."""
     if str(kind) in ("month_interval", "day_time_interval"):
         return True
     inner = [kind.field(place).type for place in range(kind.num_fields)]

@@ -12,19 +12,10 @@ from velo.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a shard's process, and the secret that it asks for.
+    """The addresses of the process of a shard, and its secret.
 
-    Attributes
-    ----------
-    host_id : str
-        Of the running kernel: on the same one the Unix socket may be tried.
-    path : str or None
-        Of the Unix socket; one that begins with a zero byte is abstract: it has no file, and ends with its
-        process.
-    port : int
-        For everybody else.
-    tls : str or None
-        Folder with the certificates for TCP, the same on all machines; without it nothing is encrypted.
+    ``host_id`` identifies the kernel: on the same one the Unix socket ``path`` is tried, which is abstract if
+    it begins with a zero byte. ``tls`` is a folder of certificates for TCP; None means no encryption.
     """
 
     token: str
@@ -51,12 +42,12 @@ def this_host() -> str:
 
 
 def abstract_path(shard: str) -> str:
-    """Make a name for a Unix socket that leaves no file behind, however its process ends."""
+    """The name of an abstract Unix socket, which leaves no file."""
     return f"\0velo-{secrets.token_hex(8)}-{shard}"
 
 
 def ports_of(text: str | None) -> range:
-    """Read a range of ports, ``"7100-7199"``, both ends included; without one, any free port."""
+    """Parse a range of ports, ``"7100-7199"``, both ends included; None means any free port."""
     if text is None:
         return range(1)
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)

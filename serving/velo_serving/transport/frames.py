@@ -1,22 +1,21 @@
-"""Frames: what two ends of a connection send each other, as bytes. Nothing here opens a socket.
+"""Frames of the protocol between routers and shards.
 
     0   2 bytes  "vR"
     2   u8       version of the protocol
     3   u8       kind
-    4   u32      number of the request, of the asker's choice; 0 where there is none
-    8   u32      microseconds that are left for it (SEARCH, EACH and CALL), else 0
+    4   u32      number of the request, chosen by the client; 0 if there is none
+    8   u32      microseconds until its deadline (SEARCH, EACH and CALL), else 0
     12  u32      bytes of the head
     16  u32      bytes of the body
-    20  head, msgpack: what is not an array
-    …   body: arrays as they lie in memory, little-endian
+    20  head, msgpack
+    …   body: arrays, little-endian
 
-A connection begins with HELLO from the asker and WELCOME or REFUSAL from the shard. Each SEARCH or CALL is
-answered by one REPLY or FAILURE, in any order, unless a CANCEL came before. What breaks these rules ends the
-connection, after a REFUSAL that says why, and nothing else.
+A connection begins with HELLO from the client and WELCOME or REFUSAL from the shard. Each SEARCH or CALL is
+answered by one REPLY or FAILURE, in any order, unless a CANCEL came first. A violation ends the connection
+after a REFUSAL.
 
-An EACH is several requests of one query each that travel together: its first row has the number of the frame,
-and each row after it the next number. Each is answered, and may be canceled, by its own number; answers that
-are ready at the same time travel together in one REPLIES.
+An EACH carries several requests of one query: the first row has the number of the frame, each further row the
+next number. Each is answered, and may be canceled, separately; simultaneous answers share one REPLIES.
 """
 
 from __future__ import annotations
@@ -61,18 +60,12 @@ class Frame(NamedTuple):
 def frame_start(
     kind: int, request: int, head_bytes: int, body_bytes: int = 0, *, timeout_us: int = 0
 ) -> bytes:
-    """The first bytes of a frame; head and body follow."""
+    """The header of a frame."""
     return _START.pack(_MAGIC, PROTOCOL, kind, request, timeout_us, head_bytes, body_bytes)
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
-
-    Parameters
-    ----------
-    bytes_max : int
-        Of a frame, head and body together; may be changed between two calls.
-    """
+    """Splits a byte stream into frames of at most ``bytes_max``."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -81,11 +74,11 @@ class FrameReader:
 
     @property
     def within_frame(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame is incomplete."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what arrived and return the frames that are whole now."""
+        """Add received bytes and return the complete frames."""
         rest = self._rest
         if rest:
             rest += data

@@ -50,17 +50,7 @@ REFUSED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Every bound of a shard's server.
-
-    Attributes
-    ----------
-    connections_max : int
-        Further ones are closed as they come.
-    requests_max : int
-        Requests that one connection may have under way.
-    unread_bytes_max : int
-        Of replies that an asker does not fetch; then its connection ends.
-    """
+    """The limits of a server of a shard; ``unread_bytes_max`` bounds replies that are not read."""
 
     connections_max: int = 256
     frame_bytes_max: int = 64 << 20
@@ -77,10 +67,10 @@ class Answerer(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the shard."""
+        """Name of the shard."""
 
     def health(self) -> ShardHealth:
-        """Say how it is."""
+        """Return the health."""
 
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request."""
@@ -89,7 +79,7 @@ class Answerer(Protocol):
         """Answer every query of a request by itself."""
 
     async def trial(self, timeout_s: float) -> bool:
-        """Show that searches still end."""
+        """Run a probe search."""
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Look something up in the rows."""
@@ -101,17 +91,7 @@ class Answerer(Protocol):
 
 
 class ShardServer:
-    """Listens for routers and answers what they ask of a shard.
-
-    Parameters
-    ----------
-    token : str
-        What an asker must show.
-    version : str
-        Of the collection, told in WELCOME.
-    name : str
-        Of the shard and replica that askers must mean: a port may have been another's before.
-    """
+    """Answers routers, which must send ``token``, and ``name`` if given: ports are reused."""
 
     def __init__(
         self,
@@ -141,7 +121,7 @@ class ShardServer:
         ports: str | None = None,
         tls: str | None = None,
     ) -> Endpoint:
-        """Listen on a Unix socket, on TCP, or on both."""
+        """Listen on a Unix socket, on the first free of some TCP ports, or on both."""
         port = 0
         loop = asyncio.get_running_loop()
         if path is not None:
@@ -238,7 +218,6 @@ class _Peer(asyncio.Protocol):
             self._refuse(error)
 
     def end(self) -> None:
-        """Close the connection."""
         self._transport.abort()
 
     def _refuse(self, error: VeloError) -> None:
@@ -273,7 +252,7 @@ class _Peer(asyncio.Protocol):
             raise ProtocolError(f"an asker sends no frame of kind {frame.kind}")
 
     def _admits(self, first: int, count: int) -> bool:
-        """Whether there is room for requests; they are told where there is none."""
+        """Whether requests are admitted; refused ones are answered."""
         numbers = range(first, first + count)
         for under_way in (self._tasks, self._each):
             if not under_way.keys().isdisjoint(numbers):
@@ -288,7 +267,7 @@ class _Peer(asyncio.Protocol):
         return False
 
     def _search_each(self, frame: Frame) -> None:
-        """Requests that came together; each is answered when it is ready."""
+        """Start requests that share a frame; each is answered separately."""
         request = decode_search(frame.head, frame.body)
         first, count = frame.request, len(request.queries)
         if not (0 < count <= NUMBER_MAX - first) or not is_plain(request):
@@ -374,7 +353,7 @@ class _Peer(asyncio.Protocol):
         self._send([frame_start(frames.FAILURE, request, len(head)), head])
 
     def _send(self, pieces: list[bytes]) -> None:
-        """Send with whatever else is ready in this turn of the loop."""
+        """Send together with other frames of this turn of the event loop."""
         if not self._ready:
             asyncio.get_running_loop().call_soon(self._flush)
         self._ready += pieces
@@ -403,10 +382,9 @@ class ShardHost:
         ports: str | None = None,
         tls: str | None = None,
     ) -> Endpoint:
-        """Serve, and return where."""
+        """Start serving; return the endpoint."""
         return self._thread.call(self._server.start(path=path, host=host, ports=ports, tls=tls))
 
     def close(self) -> None:
-        """End all connections and the thread."""
         self._thread.call(self._server.close())
         self._thread.close()

@@ -12,14 +12,14 @@ CERTIFICATE, KEY, AUTHORITY = "cert.pem", "key.pem", "ca.pem"
 
 
 def listens(folder: str) -> ssl.SSLContext:
-    """How a shard answers: whoever shows no certificate of the authority is refused."""
+    """The context of shards: clients need a certificate of the authority."""
     context = _with_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), folder)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def asks(folder: str) -> ssl.SSLContext:
-    """How a gateway asks. Shards are known by their authority, not by names: they move between machines."""
+    """The context of gateways. Shards are identified by their authority, not by host names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     return _with_files(context, folder)

@@ -18,7 +18,7 @@ TIMEOUT_STEP_S: Final = 0.1
 
 
 def is_plain(request: SearchRequest) -> bool:
-    """Whether its queries may travel with those of others: none of them is heavy, and each is one search."""
+    """Whether a request may share a frame: a light search without filter, metadata, groups and radius."""
     return (
         request.k <= TOGETHER_K_MAX
         and request.filters is None
@@ -39,7 +39,6 @@ class Waiting(asyncio.Future[ShardReply]):
     place: Any = None
 
     def cancel(self, msg: Any = None) -> bool:
-        """Wait no more."""
         if not super().cancel(msg):
             return False
         if self.withdraw is not None:
@@ -48,21 +47,14 @@ class Waiting(asyncio.Future[ShardReply]):
 
 
 class Together:
-    """Collects them by what they have in common.
-
-    Parameters
-    ----------
-    send : callable
-        Called in the next turn of the loop with requests, who waits for each, and seconds that all of them
-        have. Those that were canceled meanwhile are not among them.
-    """
+    """Groups requests by their options and sends them in the next turn of the event loop."""
 
     def __init__(self, send: Callable[[Sequence[SearchRequest], Sequence[Waiting], float], None]) -> None:
         self._send = send
         self._kinds: dict[Hashable, tuple[list[SearchRequest], list[Waiting], float]] = {}
 
     def add(self, request: SearchRequest, timeout_s: float) -> Waiting:
-        """Send it soon, with the others; to cancel the future is to cancel the request."""
+        """Add a request to the next frame; canceling the future cancels it."""
         loop = asyncio.get_running_loop()
         future = Waiting(loop=loop)
         steps = math.ceil(timeout_s / TIMEOUT_STEP_S)

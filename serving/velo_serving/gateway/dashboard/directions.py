@@ -14,21 +14,10 @@ _TURNS: Final = 20
 
 
 class Directions:
-    """Projects vectors of a collection to the plane of a map.
+    """Projects vectors to the plane in which a sample spreads most, by power iteration.
 
-    Parameters
-    ----------
-    sample : ndarray of shape (n, dim)
-        By power iteration over all its rows: some hundred products with it, whatever the dimensions.
-    metric : str
-        For "cosine" lengths mean nothing.
-
-    Attributes
-    ----------
-    points : ndarray of shape (n, 2)
-        The sample; the farthest lies at a distance of one from the middle.
-    shares : list of float
-        Of the sample's variance, along each direction.
+    ``points`` is the sample, within a circle of radius one; ``shares`` are the parts of its variance along
+    the two directions.
     """
 
     def __init__(self, sample: Float32Matrix, metric: str, seed: int = 0) -> None:
@@ -51,7 +40,6 @@ class Directions:
         self.shares = [float(size**2) / total for size in (*sizes, 0.0, 0.0)[:2]]
 
     def __call__(self, vectors: Float32Matrix) -> Any:
-        """The places of other vectors on the map."""
         return (self._at_length(vectors) - self._middle) @ self._axes / self._scale
 
     def _at_length(self, vectors: Float32Matrix) -> Any:

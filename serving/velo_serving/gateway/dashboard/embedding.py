@@ -24,7 +24,6 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z
 
 
 def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
-    """Import a function by its name."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"embed reads 'MODULE:FUNCTION', not {name!r}", argument="embed")
     module, _, path = name.partition(":")
@@ -45,13 +44,7 @@ def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
 
 
 class Embedding:
-    """Makes vectors of texts, if there is a function for it.
-
-    Parameters
-    ----------
-    function : callable or str, optional
-        From a list of texts to an array with a row a text; a string is imported.
-    """
+    """Makes vectors of texts by a function from a list of texts to an array, or by the name of one."""
 
     def __init__(self, function: Callable[[Sequence[str]], Any] | str | None = None) -> None:
         self._function = load_embedding(function) if isinstance(function, str) else function
@@ -59,7 +52,6 @@ class Embedding:
         self._waiting = 0
 
     def __bool__(self) -> bool:
-        """Whether there is a function."""
         return self._function is not None
 
     async def vector(self, text: str, dim: int, timeout_s: float) -> Float32Matrix:
@@ -85,7 +77,7 @@ class Embedding:
         return row.reshape(1, dim)
 
     async def _called(self, function: Callable[[Sequence[str]], Any], text: str) -> Float32Matrix:
-        """Call the function. A call that nobody waits for goes on, and delays the next one."""
+        """Call the function, one text at a time; an abandoned call completes and delays the next one."""
         self._waiting += 1
         try:
             async with self._turn:

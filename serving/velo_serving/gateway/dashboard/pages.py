@@ -26,7 +26,6 @@ _HEADERS: Final = {
 
 
 def add_window(app: FastAPI) -> None:
-    """Let an app show the window at ``/ui``."""
     texts = {name: (FOLDER / name).read_bytes() for name in FILES}
 
     def answer(name: str) -> Response:

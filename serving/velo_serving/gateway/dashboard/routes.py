@@ -114,8 +114,6 @@ class MapAnswer(Status, kw_only=True):
 
 
 def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
-    """The paths, below each collection."""
-
     async def info(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
         asked = parsed_lookup(InfoBody, body, limits)
         found = await lookups.info(
@@ -172,7 +170,6 @@ async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
 
 
 def _placed(table: Any, sample: Any, marked: Any, query: Any, metric: str, seed: int) -> dict[str, Any]:
-    """The points of a map and their values."""
     directions = Directions(sample, metric, seed)
     values = None
     if table.num_columns > 1:

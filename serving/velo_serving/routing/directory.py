@@ -1,0 +1,210 @@
+"""The directory of shards that one launcher runs on this machine, in this process or in others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic
+
+from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
+from velo_serving.catalog.collection import Collection, read_collection
+from velo_serving.catalog.launcher import (
+    LEAVE_S,
+    About,
+    H,
+    Launcher,
+    share_of_cores,
+    start_generation,
+    superseded,
+)
+from velo_serving.catalog.records import CollectionRecord, Place
+from velo_serving.catalog.root import COLLECTIONS_MAX, Root, snapshot_collection
+from velo_serving.protocol.errors import ShardUnavailableError, ShuttingDownError, UnknownCollectionError
+from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.options import ServeOptions
+from velo_serving.protocol.types import Shape, ShardChannel
+from velo_serving.routing.backend import Backend
+from velo_serving.routing.served import served_collection
+from velo_serving.transport.endpoint import Endpoint
+
+
+class ShardDirectory(Generic[H]):
+    """The shards of some collections: a directory, and a keeper with a root.
+
+    Shards have endpoints (``endpoint_of``) for gateways in other processes, or channels in this one.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher[H],
+        options: ServeOptions,
+        root: Root | None = None,
+        *,
+        endpoint_of: Callable[[H], Endpoint] | None = None,
+        channel_of: Callable[[H], ShardChannel] | None = None,
+    ) -> None:
+        self.records: tuple[CollectionRecord, ...] = ()
+        self._launcher = launcher
+        self._options = options
+        self._root = root
+        self._endpoint_of = endpoint_of
+        self._channel_of = channel_of
+        self._now: dict[str, About] = {}
+        self._started: dict[tuple[str, int], Mapping[Place, H]] = {}
+        self._changing = threading.Lock()
+        self._closed = False
+
+    @property
+    def shards(self) -> dict[str, tuple[H, ...]]:
+        """The shards of the present generation of each collection, by name."""
+        return {
+            name: tuple(self._started[name, about.generation].values()) for name, about in self._now.items()
+        }
+
+    def open(self, collections: Sequence[Collection]) -> int:
+        """Start the shards of collections in parallel, or none; return the number of their generation."""
+        generation = 1 + max((number for _, number in self._started), default=0)
+        abouts = [About(one, self._options, generation, "") for one in collections]
+        opened: dict[str, tuple[About, Mapping[Place, H], CollectionRecord]] = {}
+
+        def start(about: About) -> None:
+            started, healths = start_generation(self._launcher, about)
+            opened[about.collection.name] = about, started, about.record(healths)
+
+        try:
+            with ThreadPoolExecutor(max(1, len(abouts))) as pool:
+                list(pool.map(start, abouts))
+            if self._closed:
+                raise ShuttingDownError("the server is closing")
+        except BaseException:
+            for _, started, _ in opened.values():
+                self._launcher.end(started)
+            raise
+        new = {}
+        for name in (about.collection.name for about in abouts):
+            self._now[name], self._started[name, generation], new[name] = opened[name]
+        kept = [new.pop(one.name, one) for one in self.records]
+        self.records = (*kept, *new.values())
+        return generation
+
+    async def record(self, collection: str, generation: int) -> CollectionRecord:
+        return next(one for one in self.records if (one.name, one.generation) == (collection, generation))
+
+    async def exchange(self, collection: str, path: str, version: str) -> int:
+        """Start the shards of a build beside the present ones, which end when no gateway uses them."""
+        return await asyncio.to_thread(self._exchange, collection, path, version)
+
+    def _exchange(self, name: str, path: str, version: str) -> int:
+        with self._changing:
+            about = self._served(name)
+            former = self._started[name, about.generation]
+            generation = self.open([about.of_build(path, version)])
+        self._launcher.succeed(former, generation)
+
+        def end() -> None:
+            self._launcher.await_left(former, LEAVE_S)
+            self._started.pop((name, about.generation), None)
+            self._launcher.end(former)
+
+        threading.Thread(target=end, daemon=True).start()
+        return generation
+
+    def _served(self, name: str) -> About:
+        try:
+            return self._now[name]
+        except KeyError:
+            raise UnknownCollectionError(f"no collection is called {name!r} here") from None
+
+    async def snapshot(self, collection: str, path: str) -> None:
+        await asyncio.to_thread(snapshot_collection, self._served(collection).collection, path)
+
+    async def create(self, name: str, shape: Shape) -> None:
+        await asyncio.to_thread(self._create, name, shape)
+
+    def _create(self, name: str, shape: Shape) -> None:
+        assert self._root is not None
+        with self._changing:
+            if name in self._now:
+                raise IndexExistsError(f"{name!r} is served here already", argument="name")
+            if len(self._now) >= COLLECTIONS_MAX:
+                raise UnsupportedError(f"{COLLECTIONS_MAX} collections are served, which is the limit")
+            described = self._root.create(name, shape)
+            try:
+                self.open([described])
+            except BaseException:
+                self._root.drop(described)
+                raise
+
+    async def drop(self, name: str) -> list[str]:
+        return await asyncio.to_thread(self._drop, name)
+
+    def _drop(self, name: str) -> list[str]:
+        assert self._root is not None
+        with self._changing:
+            about = self._served(name)
+            self._root.check_drop(about.collection)
+            self.records = tuple(one for one in self.records if one.name != name)
+            del self._now[name]
+            self._launcher.end(self._started.pop((name, about.generation)))
+            return self._root.drop(about.collection)
+
+    async def locate(self, place: Place) -> Endpoint:
+        started = self._started.get((place.collection, place.generation))
+        if started is None:
+            now = self._now.get(place.collection)
+            if now is None:
+                raise ShardUnavailableError(f"{place.collection} is no longer served")
+            raise superseded(place, now.generation)
+        assert self._endpoint_of is not None
+        return self._endpoint_of(started[place])
+
+    def backend(self, *, limits: RouterLimits | None = None) -> Backend:
+        """Make a backend over these shards; closing it ends them."""
+        channel_of = self._channel_of
+
+        def channel(place: Place) -> ShardChannel:
+            assert channel_of is not None
+            return channel_of(self._started[place.collection, place.generation][place])
+
+        async def close() -> None:
+            await asyncio.to_thread(self.close)
+
+        serve = partial(
+            served_collection, directory=self, limits=limits, connect=None if channel_of is None else channel
+        )
+        keeper = None if self._root is None else self
+        return Backend([serve(one) for one in self.records], on_close=close, keeper=keeper, serve=serve)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._changing:
+            started = list(self._started.values())
+            self._launcher.end({place: one for each in started for place, one in each.items()})
+
+    def __enter__(self) -> ShardDirectory[H]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def described(
+    paths: str | Path | Sequence[str | Path], root: Root | None, options: Mapping[str, Any]
+) -> tuple[list[Collection], ServeOptions]:
+    """The collections at some paths and in a root, and the options of their shards, which share the cores."""
+    folders = [paths] if isinstance(paths, str | Path) else list(paths)
+    collections = [read_collection(path) for path in (*folders, *(root.paths() if root else ()))]
+    if len({one.name for one in collections}) < len(collections):
+        raise InvalidArgumentError("two collections have the same name", argument="paths")
+    chosen = dict(options)
+    if chosen.get("threads") is None:
+        shards = sum(len(one.shards) for one in collections)
+        chosen["threads"] = share_of_cores(chosen.get("replicas", 1) * shards)
+    return collections, ServeOptions(**chosen)
