@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.spans import SilentObserver
 from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.router import Router
 

@@ -25,7 +25,7 @@ from velo_serving import open_local_backend
 from velo_serving.gateway.access import Access
 from velo_serving.gateway.dashboard.directions import Directions
 from velo_serving.gateway.dashboard.embedding import WAITING_MAX, Embedding, load_embedding
-from velo_serving.gateway.dashboard.files import FILES, FOLDER
+from velo_serving.gateway.dashboard.pages import FILES, FOLDER
 from velo_serving.protocol.errors import DeadlineExceededError, EmbeddingError, QueueFullError
 
 # ---- files

@@ -16,9 +16,8 @@ from tests.serving.exact_gateway import asked, serving
 from velo.errors import InvalidArgumentError, UnsupportedError, VeloError
 from velo.results import fused
 from velo_serving import VectorSearch, open_local_backend
-from velo_serving.routing import router_thread
-from velo_serving.routing.job import JobSearches
-from velo_serving.routing.router_thread import JOB_LIMITS
+from velo_serving.routing import job as job_module
+from velo_serving.routing.job import JOB_LIMITS, JobSearches
 
 ROWS, DIM, SHARDS, K = 600, 8, 3, 6
 VOCABULARY = ["red", "green", "blue", "boat", "house", "moon", "sun", "sea"]
@@ -225,7 +224,7 @@ def job(sharded: Path) -> Iterator[JobSearches]:
 
 @pytest.mark.parametrize("fusion", [None, velo.Weighted(vectors=0.3, words=0.7)], ids=str)
 def test_a_job(sharded: Path, job: JobSearches, fusion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_thread, "_QUERIES_A_REQUEST", 2)  # a text goes with its query
+    monkeypatch.setattr(job_module, "_QUERIES_A_REQUEST", 2)  # a text goes with its query
     vectors, _ = rows()
     texts = ["red moon", "blue boat sea", "sun", "more red", "nothing of it"]
     queries = vectors[:5] + np.float32(0.1)

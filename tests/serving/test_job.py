@@ -15,10 +15,9 @@ import velo
 from velo.errors import UnsupportedError
 from velo_serving.protocol.hits import concat_hits
 from velo_serving.protocol.types import Hits, SearchRequest
-from velo_serving.routing import router_thread
-from velo_serving.routing.job import JobSearches
+from velo_serving.routing import job as job_module
+from velo_serving.routing.job import JOB_LIMITS, JobSearches, queries_a_request
 from velo_serving.routing.local_backend import open_local_backend
-from velo_serving.routing.router_thread import JOB_LIMITS, queries_a_request
 
 ROWS, DIM, SHARDS = 300, 16, 3
 
@@ -65,7 +64,7 @@ def job_without(built: tuple[Path, Path]) -> Iterator[JobSearches]:
 def requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job brings goes in one request, or in many whose answers are put together."""
     if request.param == "a query each":
-        monkeypatch.setattr(router_thread, "_VECTORS_BYTES_A_REQUEST", 1)
+        monkeypatch.setattr(job_module, "_VECTORS_BYTES_A_REQUEST", 1)
 
 
 @pytest.mark.usefixtures("requests")

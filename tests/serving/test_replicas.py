@@ -12,7 +12,7 @@ from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo_serving.protocol.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.spans import SilentObserver
 from velo_serving.protocol.types import Answer, Failure, SearchRequest, ShardReply
 from velo_serving.routing.router import Router
 

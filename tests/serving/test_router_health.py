@@ -11,7 +11,7 @@ from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
 from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableError
-from velo_serving.protocol.observer import SilentObserver
+from velo_serving.protocol.spans import SilentObserver
 from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 from velo_serving.routing.router import Router
 

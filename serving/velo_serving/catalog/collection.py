@@ -28,10 +28,9 @@ METRICS = ("l2", "ip", "cosine")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Which node a shard must run on: the one with this custom resource, or with this label.
+    """The node of a shard: the one with this custom resource, or with this label.
 
-    A node's id changes whenever it restarts; a resource or label is what the operator gave it together with
-    the disk.
+    The id of a node changes when it restarts; a resource or label does not.
 
     Parameters
     ----------
@@ -130,12 +129,12 @@ class Collection:
 
 
 def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
-    """Read what is to be served at a path.
+    """Read the collection at a path.
 
     Parameters
     ----------
     path : str or Path
-        A folder with ``collection.json``, that file itself, the folder of a single index, or the place of
+        A folder with ``collection.json``, that file itself, the folder of a single index, or the location of
         one of them in an object store, such as ``s3://bucket/photos``.
     name : str, optional
         Default: the folder's name without ``.velo`` or ``.collection``.
@@ -148,12 +147,10 @@ def read_collection(path: str | Path, *, name: str | None = None) -> Collection:
     ------
     NotAnIndexError
         There is neither.
-    CollectionFormatError
-        The file is not what it should be; the message names the field.
-    UnsupportedVersionError
-        It is of a newer format.
+    CollectionFormatError, UnsupportedVersionError
+        The file is invalid, or of a newer format.
     LocationError
-        The object store does not bring it.
+        The object store does not answer.
     """
     folder: Path | str
     if isinstance(path, str) and is_url(path):
@@ -190,7 +187,7 @@ def checked_name(name: str) -> str:
     """Check that a name fits into a URL path."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
         raise InvalidArgumentError(
-            f"a collection's name holds 128 letters, digits and _ . - at most, not {name!r}", argument="name"
+            f"name: 128 letters, digits and _.- at most, not {name!r}", argument="name"
         )
     return name
 
@@ -275,7 +272,7 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
         if not isinstance(relative, str) or not relative:
             raise wrong(f"{field}.path", "must be the path of the shard's folder")
         if not is_url(relative) and not is_within(relative):
-            raise wrong(f"{field}.path", f"must be a folder within the collection, not {relative!r}")
+            raise wrong(f"{field}.path", f"must lead to a folder within, not {relative!r}")
         if not _is_count(entry.get("rows")):
             raise wrong(f"{field}.rows", "must be a whole number above 0")
         if entry.get("first_row") != first_row_expected:

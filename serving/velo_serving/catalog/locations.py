@@ -48,9 +48,7 @@ def cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LocationError(
-            f"{folder} cannot be made: {error.strerror}; VELO_CACHE names another folder", file=str(folder)
-        ) from None
+        raise LocationError(f"{folder}: {error.strerror}; set VELO_CACHE", file=str(folder)) from None
     return folder.absolute()
 
 

@@ -74,9 +74,7 @@ class Target:
 
     def path(self, what: str = "") -> str:
         if self.collection is None:
-            raise InvalidArgumentError(
-                f"{what or 'drop'} needs the name of a collection", argument="collection"
-            )
+            raise InvalidArgumentError(f"{what or 'drop'} needs a collection's name", argument="collection")
         return f"{self.info}/{what}" if what else self.info
 
 
@@ -191,18 +189,14 @@ def _columns(given: Any) -> list[str] | bool:
     if isinstance(given, bool):
         return given
     if not isinstance(given, Sequence):
-        raise InvalidArgumentError(
-            f"return_metadata is True or a list of columns, not {given!r}", argument="return_metadata"
-        )
+        raise InvalidArgumentError(f"columns are True or a list, not {given!r}", argument="return_metadata")
     return [given] if isinstance(given, str) else list(given)
 
 
 def _matrix(queries: npt.ArrayLike) -> npt.NDArray[np.float32]:
     matrix = np.asarray(queries, dtype=np.float32)
     if matrix.ndim not in (1, 2):
-        raise DimensionMismatchError(
-            f"queries of shape {matrix.shape} are no vector or matrix", argument="queries"
-        )
+        raise DimensionMismatchError(f"queries of shape {matrix.shape} are no matrix", argument="queries")
     if not np.isfinite(matrix).all():
         raise NotFiniteError("the queries hold a number that is not finite", argument="queries")
     return matrix
@@ -234,7 +228,7 @@ def _answer_of(response: httpx.Response, k: int | None = None) -> tuple[Hits, Se
             vectors=_vectors_of(status.get("vectors"), width),
             scores=_scores_of(status.get("scores"), width),
         )
-    costs = {name: status["stats"][name] for name in COSTS}
+    costs = {name: status.get("stats", {}).get(name, 0) for name in COSTS}
     hits = replace(hits, limited=status.get("limited"), **costs)
     return hits, Served(
         status["took_ms"], status["shards_answered"], status["shards_total"], status.get("failures", [])
@@ -295,9 +289,7 @@ def _name(request: str | None) -> str | None:
         if request is not None:
             request.encode()
     except (UnicodeEncodeError, AttributeError):
-        raise InvalidArgumentError(
-            f"request is a text of Unicode characters, not {request!r}", argument="request"
-        ) from None
+        raise InvalidArgumentError(f"request is Unicode text, not {request!r}", argument="request") from None
     return request
 
 

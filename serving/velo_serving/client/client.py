@@ -371,6 +371,4 @@ def _verify_of(given: bool | str | Path | ssl.SSLContext) -> bool | ssl.SSLConte
             cafile=None if path.is_dir() else str(path), capath=str(path) if path.is_dir() else None
         )
     except OSError as error:
-        raise InvalidArgumentError(
-            f"{path} holds no certificates that can be read: {error}", argument="verify"
-        ) from None
+        raise InvalidArgumentError(f"{path} has no valid certificate: {error}", argument="verify") from None

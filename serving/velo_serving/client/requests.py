@@ -212,7 +212,7 @@ class Requests(ABC):
         *,
         timeout_s: float | None = None,
     ) -> int:
-        """Count the rows that pass a filter, or all.
+        """Count the rows that pass a filter, or all; without some shard it is an error.
 
         Parameters
         ----------
@@ -223,11 +223,6 @@ class Requests(ABC):
         Returns
         -------
         int
-
-        Raises
-        ------
-        NoShardAnsweredError
-            A shard is away: a count without it would be of nothing in particular.
         """
         fields = {"filter": filter, "timeout_s": timeout_s, "allow_partial": False}
         return self._send(json_call(self._target.path("count"), fields, lambda told: int(told["count"])))
@@ -249,18 +244,14 @@ class Requests(ABC):
         columns : sequence of str, or bool
             All of them with True.
         unknown : {"error", "skip"}
-            What becomes of ids that no row has; with ``"skip"`` they are left out.
+            Whether unknown ids are an ``UnknownIdError``, or left out.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
 
         Returns
         -------
         pyarrow.Table
-            ``id`` and the columns, a row an id, in the order asked for.
-
-        Raises
-        ------
-        UnknownIdError
+            ``id`` and the columns, in the order of `ids`.
         """
         fields = {
             "ids": np.atleast_1d(np.asarray(ids)).tolist(),
@@ -362,11 +353,11 @@ class Requests(ABC):
         ----------
         vectors : array of shape (n, dim) or (dim,)
         ids : sequence of int or str, optional
-            One a row; none where the collection numbers its rows.
+            One for each row; none if the collection numbers its rows.
         metadata : table or mapping of columns, optional
-            One row a vector, all columns of the collection.
+            One row for each vector, with all columns of the collection.
         request : str, optional
-            A name for this call, so that a process that starts anew may repeat it; default: a random one.
+            A name for this call, under which it can be repeated after a restart; default: a random one.
         timeout_s : float, optional
             How long the server may wait for room.
 
@@ -378,9 +369,9 @@ class Requests(ABC):
         Raises
         ------
         DuplicateIdError
-            An id is there already; nothing was written.
+            An id exists; nothing was written.
         PartialWriteError
-            Some shards wrote; to repeat it under the same name does the rest.
+            Some shards wrote; repeating the call under the same name completes it.
         VeloError
             As of ``velo.Index.insert``, and of a search.
         """
@@ -469,7 +460,7 @@ class Requests(ABC):
         return replace(call, again=lambda done: not done and fields.get("wait", True))
 
     def flush(self) -> bool:
-        """Make a part of new rows in each shard, and put everything on the device; wait for it.
+        """Write new rows of each shard to a segment on the device; wait for it.
 
         Returns
         -------
@@ -479,7 +470,7 @@ class Requests(ABC):
         return self._send(self._until_done("flush", {}))
 
     def optimize(self, wait: bool = True) -> bool:
-        """Make one part of all rows in each shard.
+        """Compact each shard to one segment.
 
         Parameters
         ----------
@@ -509,20 +500,18 @@ class Requests(ABC):
         Parameters
         ----------
         name : str
-            What it is called: ``Client(url, collection=name)`` writes to it and searches it.
+            Then ``Client(url, collection=name)`` writes to it and searches it.
         dim, metric, dtype, metadata
             As of ``velo.create``.
 
         Returns
         -------
         dict
-            ``name``, ``dim`` and ``metric`` of what was made.
+            ``name``, ``dim`` and ``metric``.
 
         Raises
         ------
-        IndexExistsError
-            There is one of that name.
-        InvalidArgumentError, UnsupportedError, AdminKeyError
+        IndexExistsError, InvalidArgumentError, UnsupportedError, AdminKeyError
         """
         fields: dict[str, Any] = {"name": name, "dim": dim, "metric": metric, "dtype": dtype}
         call = json_call("/v1/collections", fields, dict)
@@ -532,23 +521,21 @@ class Requests(ABC):
         return self._send(call)
 
     def drop(self) -> list[str]:
-        """Drop the collection: it is served no more, and what velo made in its folder is removed.
+        """Drop the collection and remove what velo made in its folder.
 
         Returns
         -------
         list of str
-            Files there that velo did not make: they stay.
+            Files that velo did not make, which stay.
 
         Raises
         ------
-        UnsupportedError
-            It does not lie in the server's folder for collections.
-        UnknownCollectionError, BusyError, AdminKeyError
+        UnsupportedError, UnknownCollectionError, BusyError, AdminKeyError
         """
         return self._send(Call("DELETE", self._target.path(), lambda told: list(told.json()["left"])))
 
     def snapshot(self, path: str | Path) -> None:
-        """Make another folder of the server a collection that holds what this one holds now.
+        """Copy the current rows to another folder of the server.
 
         Parameters
         ----------
@@ -562,22 +549,21 @@ class Requests(ABC):
         return self._send(json_call(self._target.path("snapshot"), {"path": str(path)}, lambda told: None))
 
     def publish(self, path: str | Path, version: str) -> dict[str, Any]:
-        """Have another build served under the collection's name.
+        """Serve another build under the collection's name.
 
-        The server opens it beside what it serves, so this takes as long as that: give the client a
-        ``timeout_s`` to match.
+        The server opens it beside the present one first: give the client a sufficient ``timeout_s``.
 
         Parameters
         ----------
         path : str or Path
-            A folder of the server, or a place in an object store.
+            A folder of the server, or a location in an object store.
         version : str
-            What it is called; another one than now.
+            The name of the build, different from the present one.
 
         Returns
         -------
         dict
-            ``version``, ``n``, ``dim`` and ``metric`` of what is served now.
+            ``version``, ``n``, ``dim`` and ``metric`` of the new build.
 
         Raises
         ------

@@ -12,7 +12,15 @@ from typing import Any, Final
 from velo import errors as velo_errors
 from velo.errors import MissingDependencyError, VeloError
 from velo_serving.protocol import errors as serving_errors
-from velo_serving.protocol.errors import QueueFullError, RemoteError, ServingError
+from velo_serving.protocol.errors import (
+    CertificateError,
+    ConnectionsBusyError,
+    DeadlineExceededError,
+    PartialWriteError,
+    QueueFullError,
+    RemoteError,
+    ServingError,
+)
 
 try:
     import httpx as httpx
@@ -54,17 +62,15 @@ class Tries:
 
     def _after_error(self, error: httpx.HTTPError) -> float:
         if isinstance(error, httpx.PoolTimeout):
-            raise serving_errors.ConnectionsBusyError(
+            raise ConnectionsBusyError(
                 f"all connections to {self._url} were in use for {self._timeout_s:g} s: "
                 "give the client a larger connections_max, or fewer calls at once"
             ) from error
         if isinstance(error, httpx.TimeoutException):
-            raise serving_errors.DeadlineExceededError(
-                f"{self._url} did not answer within {self._timeout_s:g} s"
-            ) from error
+            raise DeadlineExceededError(f"{self._url} did not answer within {self._timeout_s:g} s") from error
         distrust = _distrust_in(error)
         if distrust is not None:
-            raise serving_errors.CertificateError(f"{self._url}: {distrust.verify_message}") from error
+            raise CertificateError(f"{self._url}: {distrust.verify_message}") from error
         pause_s = self._pause(None)
         if pause_s is None:
             raise ConnectionFailedError(
@@ -130,6 +136,6 @@ def _error_of(response: httpx.Response) -> VeloError:
     for name in ("argument", "file", "page", "row", "needed_bytes"):
         if told.get(name) is not None:
             setattr(error, name, told[name])
-    if isinstance(error, serving_errors.PartialWriteError):
+    if isinstance(error, PartialWriteError):
         error.shards, error.rows = tuple(told.get("shards", ())), int(told.get("rows", 0))
     return error

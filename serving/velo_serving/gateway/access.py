@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import re
 import ssl
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -17,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import InvalidArgumentError
-from velo_serving.gateway.dashboard.files import WINDOW_PATHS
+from velo_serving.gateway.dashboard.pages import WINDOW_PATHS
 from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
 from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
@@ -39,8 +38,6 @@ _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 #: Of the key that the request under way was made with; admin where no keys are asked for.
 _role: ContextVar[Role] = ContextVar("velo_role", default="admin")
-
-log = logging.getLogger("velo_serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,7 @@ class Access:
                 )
         if self.ssl_certfile is None:
             if self.ssl_keyfile is not None or self.ssl_ca_certs is not None:
-                raise InvalidArgumentError(
-                    "TLS needs a certificate: give ssl_certfile", argument="ssl_certfile"
-                )
+                raise InvalidArgumentError("TLS needs a certificate: ssl_certfile", argument="ssl_certfile")
             return
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -127,33 +122,24 @@ class Access:
 
 
 class ApiKeys:
-    """The keys of a file, with a line ``read KEY`` or ``admin KEY`` for each, read again when it changes.
-
-    If the file cannot be read any more, the known keys stay, and the log says why.
-    """
+    """The keys of a file, with a line ``read KEY`` or ``admin KEY`` for each, read again when it changes."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._watched = WatchedFile(self._path)
-        self._roles = _read_keys(self._path)
+        self._roles: dict[bytes, Role] = {}
+        self._file = WatchedFile(Path(path), "keys", self._take)
+        self.reload = self._file.reload
+        self._take(Path(path))
+
+    def _take(self, path: Path) -> int:
+        self._roles = _read_keys(path)
+        return len(self._roles)
 
     def role_of(self, key: str) -> Role | None:
         """The role of a key. All digests are compared, so that the time taken reveals nothing."""
-        if self._watched.changed():
-            self.reload()
+        self._file.refresh()
         given = _digest(key)
-        found: Role | None = None
-        for known, role in self._roles.items():
-            if hmac.compare_digest(known, given):
-                found = role
-        return found
-
-    def reload(self) -> None:
-        try:
-            self._roles = _read_keys(self._path)
-            log.info("%s is read: %d keys", self._path, len(self._roles))
-        except ApiKeyFileError as error:
-            log.error("the keys stay as they were: %s", error)
+        roles = [role for known, role in self._roles.items() if hmac.compare_digest(known, given)]
+        return roles[-1] if roles else None
 
 
 def _digest(key: str) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,27 +22,26 @@ from starlette.requests import ClientDisconnect
 import velo
 from velo.errors import SearchTimeoutError
 from velo_serving.gateway import bodies, collections
-from velo_serving.gateway.access import DOCS_FILES, Access, ApiKeys, Guarded, check_may_write
-from velo_serving.gateway.aliases import Aliases
+from velo_serving.gateway.access import (
+    DOCS_FILES,
+    Access,
+    ApiKeys,
+    Guarded,
+    check_may_write,
+    describe_security,
+)
 from velo_serving.gateway.dashboard import Embedding, add_window, window_routes
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
 from velo_serving.gateway.metrics import CONTENT_TYPE, Measured, Metrics
-from velo_serving.gateway.operations import (
-    CREATE_ERRORS,
-    DROP_ERRORS,
-    ERRORS,
-    PUBLISH_ERRORS,
-    SNAPSHOT_ERRORS,
-    WRITE_ERRORS,
-    Document,
-)
-from velo_serving.gateway.rows import ROUTES, Lookup, LookupRoute, written
+from velo_serving.gateway.operations import DROP_ERRORS, ERRORS, Call, Document, Operation
+from velo_serving.gateway.rows import LOOKUPS, Looked, written
 from velo_serving.gateway.schemas import (
     CollectionAnswer,
     CollectionList,
     CollectionSummary,
+    ErrorAnswer,
     HealthAnswer,
     ReadyAnswer,
     SearchAnswer,
@@ -49,17 +49,17 @@ from velo_serving.gateway.schemas import (
     content_of,
 )
 from velo_serving.gateway.tracing import Traced
-from velo_serving.gateway.write_bodies import BODIES, WriteOptions
-from velo_serving.gateway.writes import WRITE_ROUTES, WriteRoute
+from velo_serving.gateway.watched import Aliases
+from velo_serving.gateway.writes import WRITES
 from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
-from velo_serving.protocol.warm import import_pandas
 from velo_serving.routing import hit_vectors, lookups
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
+from velo_serving.transport.codec import import_pandas
 
 DESCRIPTION = (
     "Nearest neighbors from indexes that live on SSDs. Bodies hold one or many vectors, each with a filter "
@@ -160,14 +160,6 @@ def create_app(
     def post(path: str, answer: Callable[..., Coroutine[Any, Any, Response]], **options: Any) -> None:
         app.router.add_api_route(path, answer, methods=["POST"], route_class_override=_PlainRoute, **options)
 
-    searches: dict[str, Any] = {
-        "body": SearchBody,
-        "arrow": "Column `vector`, optionally `filter`; options in the query string.",
-        "query": SearchBody,
-        "without": NOT_IN_ARROW,
-        "arrow_answer": True,
-    }
-
     async def search(request: Request) -> Response:
         return await gate.search(request, backend, None)
 
@@ -178,89 +170,30 @@ def create_app(
         ("/v1/search", search, "Search the only collection"),
         ("/v1/collections/{name}/search", search_collection, "Search one of several collections"),
     ):
-        post(path, answer, **document.operation(summary, SearchAnswer, ERRORS, **searches))
-
-    def looking_up(route: LookupRoute) -> Any:
-        async def look_up(request: Request, name: str) -> Response:
-            return await gate.look_up(request, backend.collection(name), route.lookup)
-
-        return look_up
-
-    def writing(route: WriteRoute) -> Any:
-        async def write(request: Request, name: str) -> Response:
-            return await gate.write(request, backend.collection(name), route)
-
-        return write
-
-    for what in (*ROUTES, *window_routes(Embedding(embed))):
-        described = document.operation(what.summary, what.answer, ERRORS, body=what.body)
-        post(f"/v1/collections/{{name}}/{what.path}", looking_up(what), name=what.path, **described)
-
-    for verb in WRITE_ROUTES:
-        rows: dict[str, Any] = {}
-        if bodies.ARROW in verb.media_types:
-            rows = {
-                "arrow": "Columns `vector` and `id`, and those of the metadata; options in the query string.",
-                "query": WriteOptions,
-            }
         described = document.operation(
-            verb.summary, verb.answer, WRITE_ERRORS, body=BODIES[verb.what], **rows
+            summary,
+            SearchAnswer,
+            ERRORS,
+            body=SearchBody,
+            arrow="Column `vector`, optionally `filter`; options in the query string.",
+            query=SearchBody,
+            without=NOT_IN_ARROW,
+            arrow_answer=True,
         )
-        post(f"/v1/collections/{{name}}/{verb.what}", writing(verb), name=verb.what, **described)
+        post(path, answer, **described)
 
-    async def publish(request: Request, name: str) -> Response:
-        served = backend.collection(name)
-        return await gate.keep(
-            request, lambda _, body: collections.publish(body, served, has_keys=keys is not None)
+    def run(operation: Operation) -> Callable[..., Coroutine[Any, Any, Response]]:
+        async def answer(request: Request, name: str | None = None) -> Response:
+            return await gate.run(request, operation, None if name is None else backend.collection(name))
+
+        return answer
+
+    admin = collections.administration(backend, keys is not None)
+    for one in (*LOOKUPS, *window_routes(Embedding(embed)), *WRITES, *admin):
+        described = document.operation(
+            one.summary, one.answer, one.errors, body=one.body, arrow=one.arrow, query=one.query
         )
-
-    async def snapshot(request: Request, name: str) -> Response:
-        served = backend.collection(name)
-        return await gate.keep(
-            request, lambda _, body: collections.snapshot(body, served, has_keys=keys is not None)
-        )
-
-    async def create(request: Request) -> Response:
-        check_may_write()
-        pairs = request.query_params.multi_items()
-        return await gate.keep(
-            request,
-            lambda media_type, body: collections.create(media_type, body, pairs, backend),
-            collections.CREATE_TYPES,
-        )
-
-    post(
-        "/v1/collections/{name}/publish",
-        publish,
-        **document.operation(
-            "Serve another build under this name",
-            collections.PublishAnswer,
-            PUBLISH_ERRORS,
-            body=collections.PublishBody,
-        ),
-    )
-    post(
-        "/v1/collections/{name}/snapshot",
-        snapshot,
-        **document.operation(
-            "Copy what is served now to another folder",
-            collections.SnapshotAnswer,
-            SNAPSHOT_ERRORS,
-            body=collections.SnapshotBody,
-        ),
-    )
-    post(
-        "/v1/collections",
-        create,
-        **document.operation(
-            "Create a collection without rows",
-            collections.CreateAnswer,
-            CREATE_ERRORS,
-            body=collections.CreateBody,
-            arrow="A stream without rows: its schema is that of the columns.",
-            query=collections.CreateOptions,
-        ),
-    )
+        post(one.full_path, run(one), name=one.path or "create", **described)
 
     @app.delete(
         "/v1/collections/{name}",
@@ -268,7 +201,7 @@ def create_app(
     )
     async def drop(name: str) -> Response:
         check_may_write()
-        return _json(await asyncio.shield(asyncio.ensure_future(collections.drop(name, backend))))
+        return _json(await _uncanceled(collections.drop(name, backend)))
 
     @app.get("/v1/collections", **document.operation("List the collections", CollectionList))
     async def listed() -> Response:
@@ -311,13 +244,10 @@ def create_app(
         return RedirectResponse("docs")
 
     add_window(app)
-    of_name = [*(route.what for route in WRITE_ROUTES), "publish", "snapshot"]
-    writes = [
-        ("post", "/v1/collections"),
-        ("delete", "/v1/collections/{name}"),
-        *(("post", f"/v1/collections/{{name}}/{verb}") for verb in of_name),
-    ]
-    document.attach(app, None if keys is None else writes)
+    writes = [("post", one.full_path) for one in (*WRITES, *admin)] + [("delete", "/v1/collections/{name}")]
+    errors = content_of(ErrorAnswer)
+    secure = None if keys is None else partial(describe_security, writes=writes, errors=errors)
+    document.attach(app, secure)
     return app
 
 
@@ -357,37 +287,28 @@ class _Gate:
         with self._admitted(), served.hold() as now:
             return await self._answer(request, now, media_type, body, started, arrived)
 
-    async def look_up(self, request: Request, served: ServedCollection, lookup: Lookup) -> Response:
-        """Answer a lookup: JSON in, JSON or Arrow out."""
-        _media_type(request, (bodies.JSON,))
+    async def run(self, request: Request, operation: Operation, served: ServedCollection | None) -> Response:
+        """Run an operation; a disconnect of the client does not cancel it, except for lookups."""
+        started = time.perf_counter()
+        if operation.kind == "write" or served is None:
+            check_may_write()
+        media_type = bodies.media_type_of(request.headers.get("content-type"))
+        bodies.check_encoding(request.headers.get("content-encoding"))
+        read = (bodies.JSON, bodies.ARROW) if operation.arrow else (bodies.JSON,)
+        if media_type not in read:
+            raise UnsupportedMediaTypeError(f"this path reads {', '.join(read)}, not {media_type}")
         body = await self._body(request)
+        call = Call(media_type, body, request.query_params.multi_items(), self._limits, started)
+        if served is None or operation.kind == "admin":
+            return _json(await _uncanceled(operation.work(call, served)))
+        if operation.kind == "write":
+            with self._admitted(), self._room_for(len(body)), served.hold() as now:
+                return _json(await _uncanceled(operation.work(call, now)))
         answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         with self._admitted(), served.hold() as now:
-            looked = await lookup(body, now, self._limits)
+            looked: Looked = await operation.work(call, now)
         media_type = bodies.JSON if looked.rows is None else answer_type
         return Response(written(looked, media_type), media_type=media_type)
-
-    async def write(self, request: Request, served: ServedCollection, route: WriteRoute) -> Response:
-        """Write; a disconnect of the client does not cancel it."""
-        check_may_write()
-        started = time.perf_counter()
-        media_type = _media_type(request, route.media_types)
-        body = await self._body(request)
-        pairs = request.query_params.multi_items()
-        with self._admitted(), self._room_for(len(body)), served.hold() as now:
-            work = route.work(media_type, body, pairs, now, self._limits, started)
-            return Response(await asyncio.shield(asyncio.ensure_future(work)), media_type=bodies.JSON)
-
-    async def keep(
-        self,
-        request: Request,
-        work: Callable[[str, bytes], Coroutine[Any, Any, Struct]],
-        media_types: Sequence[str] = (bodies.JSON,),
-    ) -> Response:
-        """Run an administrative operation; a disconnect of the client does not cancel it."""
-        media_type = _media_type(request, media_types)
-        body = await self._body(request)
-        return _json(await asyncio.shield(asyncio.ensure_future(work(media_type, body))))
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
@@ -410,9 +331,7 @@ class _Gate:
     def _admitted(self) -> Iterator[None]:
         """Count a request once its body has arrived, so that slow senders hold no slot."""
         if self._requests >= self._limits.requests_max:
-            raise QueueFullError(
-                f"{self._requests} requests are under way, the limit is {self._limits.requests_max}"
-            )
+            raise QueueFullError(f"{self._requests} requests run, the limit is {self._limits.requests_max}")
         self._requests += 1
         try:
             yield
@@ -439,7 +358,7 @@ class _Gate:
             filters=0 if parsed.filters is None else len(parsed.filters),
             **effort_of(parsed),
         )
-        answer = await _unless_gone(request, _search(now, parsed))
+        answer = await _unless_disconnected(request, _search(now, parsed))
         note(
             reads=answer.hits.reads, shards_answered=answer.shards_answered, shards_total=answer.shards_total
         )
@@ -486,30 +405,25 @@ class _Gate:
         return b"".join(parts)
 
 
-def _media_type(request: Request, read: Sequence[str]) -> str:
-    """The media type of an uncompressed body, one of those that the path reads."""
-    media_type = bodies.media_type_of(request.headers.get("content-type"))
-    bodies.check_encoding(request.headers.get("content-encoding"))
-    if media_type not in read:
-        raise UnsupportedMediaTypeError(f"this path reads {', '.join(read)}, not {media_type}")
-    return media_type
+async def _uncanceled(work: Awaitable[Struct]) -> Struct:
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
-async def _unless_gone(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer:
+async def _unless_disconnected(request: Request, searching: Coroutine[Any, Any, Answer]) -> Answer:
     """Wait for an answer; cancel the search if the client disconnects."""
     search = asyncio.ensure_future(searching)
-    gone: asyncio.Future[Any] | None = None
+    disconnect: asyncio.Future[Any] | None = None
     try:
         await asyncio.wait({search}, timeout=LOOK_FOR_CLIENT_S)
         if not search.done():
             # The body is here, so what comes next is that the client leaves, or nothing.
-            gone = asyncio.ensure_future(request.receive())
-            await asyncio.wait({search, gone}, return_when=asyncio.FIRST_COMPLETED)
+            disconnect = asyncio.ensure_future(request.receive())
+            await asyncio.wait({search, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not search.done():
             raise ClientDisconnect
         return search.result()
     finally:
-        for one in (search, gone):
+        for one in (search, disconnect):
             if one is not None and not one.done():
                 one.cancel()
 

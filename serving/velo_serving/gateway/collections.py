@@ -1,9 +1,10 @@
-"""Collections over HTTP: what is served under a name is created, copied, exchanged, and dropped."""
+"""Collections over HTTP: create, drop, snapshot and publish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
@@ -14,16 +15,19 @@ from velo.options.columns import column_type
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
+from velo_serving.gateway.operations import (
+    CREATE_ERRORS,
+    PUBLISH_ERRORS,
+    SNAPSHOT_ERRORS,
+    Call,
+    Operation,
+)
 from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query, took_ms
 from velo_serving.protocol.errors import AdminKeyError, MalformedBodyError, ProtocolError
 from velo_serving.protocol.types import Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
 from velo_serving.transport.codec import table_of
-
-#: Bodies that create a collection.
-CREATE_TYPES = (bodies.JSON, bodies.ARROW)
-
 
 Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -104,59 +108,84 @@ class DropAnswer(Struct):
 def _check_may_name_folders(has_keys: bool, what: str) -> None:
     """Require an admin key, and a server with keys: the caller names folders of the server."""
     if not has_keys:
-        raise AdminKeyError(
-            f"to {what} takes an admin key, and this server has no keys: start it with --api-keys"
-        )
+        raise AdminKeyError(f"to {what} takes an admin key; this server has none: start it with --api-keys")
     check_may_write()
 
 
-async def create(
-    media_type: str, body: bytes, pairs: Sequence[tuple[str, str]], backend: Backend
-) -> CreateAnswer:
-    started = time.perf_counter()
+async def _create(backend: Backend, call: Call, _: None) -> CreateAnswer:
     schema: pa.Schema | None = None
     asked: CreateOptions
-    if media_type == bodies.ARROW:
+    if call.media_type == bodies.ARROW:
         try:
-            schema = table_of(body).schema.remove_metadata()
+            schema = table_of(call.body).schema.remove_metadata()
         except ProtocolError as error:
             raise MalformedBodyError(f"the body is no Arrow stream: {error}") from error
-        asked = parsed_query(CreateOptions, pairs)
+        asked = parsed_query(CreateOptions, call.pairs)
     else:
-        refuse_query(pairs)
-        asked = told = parsed(CreateBody, body)
-        if told.metadata is not None:
-            types = {name: column_type(kind, name, "metadata") for name, kind in told.metadata.items()}
+        refuse_query(call.pairs)
+        asked = given = parsed(CreateBody, call.body)
+        if given.metadata is not None:
+            types = {name: column_type(kind, name, "metadata") for name, kind in given.metadata.items()}
             schema = pa.schema(types)
     serialized = None if schema is None else schema.serialize().to_pybytes()
     served = await backend.create(asked.name, Shape(asked.dim, asked.metric, asked.dtype, serialized))
     now = served.now
-    return CreateAnswer(name=served.name, dim=now.dim, metric=now.metric, took_ms=took_ms(started))
+    return CreateAnswer(served.name, now.dim, now.metric, took_ms(call.started))
 
 
 async def drop(name: str, backend: Backend) -> DropAnswer:
+    """Remove a collection."""
     started = time.perf_counter()
     left = await backend.drop(name)
-    return DropAnswer(name=name, left=left, took_ms=took_ms(started))
+    return DropAnswer(name, left, took_ms(started))
 
 
-async def publish(body: bytes, served: ServedCollection, *, has_keys: bool) -> PublishAnswer:
-    """Serve another build under the name of a collection."""
+async def _publish(has_keys: bool, call: Call, served: ServedCollection) -> PublishAnswer:
     _check_may_name_folders(has_keys, "publish")
-    started = time.perf_counter()
-    asked = parsed(PublishBody, body)
+    asked = parsed(PublishBody, call.body)
     note(path=asked.path, version=asked.version)
     now = await served.publish(asked.path, asked.version)
-    return PublishAnswer(
-        version=now.version, n=now.n, dim=now.dim, metric=now.metric, took_ms=took_ms(started)
-    )
+    return PublishAnswer(now.version, now.n, now.dim, now.metric, took_ms(call.started))
 
 
-async def snapshot(body: bytes, served: ServedCollection, *, has_keys: bool) -> SnapshotAnswer:
-    """Copy the current rows of a collection to another folder."""
+async def _snapshot(has_keys: bool, call: Call, served: ServedCollection) -> SnapshotAnswer:
     _check_may_name_folders(has_keys, "take a snapshot")
-    started = time.perf_counter()
-    asked = parsed(SnapshotBody, body)
+    asked = parsed(SnapshotBody, call.body)
     note(path=asked.path)
     await served.snapshot(asked.path)
-    return SnapshotAnswer(path=asked.path, took_ms=took_ms(started))
+    return SnapshotAnswer(asked.path, took_ms(call.started))
+
+
+def administration(backend: Backend, has_keys: bool) -> tuple[Operation, ...]:
+    """The operations on collections as a whole."""
+    return (
+        Operation(
+            "publish",
+            "Serve another build under this name",
+            PublishBody,
+            PublishAnswer,
+            PUBLISH_ERRORS,
+            partial(_publish, has_keys),
+            "admin",
+        ),
+        Operation(
+            "snapshot",
+            "Copy what is served now to another folder",
+            SnapshotBody,
+            SnapshotAnswer,
+            SNAPSHOT_ERRORS,
+            partial(_snapshot, has_keys),
+            "admin",
+        ),
+        Operation(
+            "",
+            "Create a collection without rows",
+            CreateBody,
+            CreateAnswer,
+            CREATE_ERRORS,
+            partial(_create, backend),
+            "admin",
+            "A stream without rows: its schema is that of the columns.",
+            CreateOptions,
+        ),
+    )

@@ -1,17 +1,17 @@
-"""The OpenAPI document: the body, the query string, the answer and the errors of each operation."""
+"""Operations on collections, and the OpenAPI document of all operations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from fastapi import FastAPI
 from fastapi.responses import Response
 from msgspec import Struct
 
 from velo_serving.gateway import bodies
-from velo_serving.gateway.access import describe_security
 from velo_serving.gateway.schemas import ErrorAnswer, components, content_of, query_parameters
+from velo_serving.protocol.limits import GatewayLimits
 
 Errors = Mapping[int, str]
 
@@ -64,6 +64,38 @@ DROP_ERRORS: Errors = {
 }
 
 
+class Call(NamedTuple):
+    """A request to an operation, whose body has arrived."""
+
+    media_type: str
+    body: bytes
+    pairs: list[tuple[str, str]]
+    limits: GatewayLimits
+    started: float
+
+
+class Operation(NamedTuple):
+    """A POST below a collection, or without a path on all of them.
+
+    ``work`` gets the call and the generation of the collection, or in administration the collection itself.
+    ``arrow`` describes an Arrow body, if one is read, and ``query`` the options beside it.
+    """
+
+    path: str
+    summary: str
+    body: type[Struct]
+    answer: type[Struct]
+    errors: Errors
+    work: Callable[[Call, Any], Awaitable[Any]]
+    kind: Literal["lookup", "write", "admin"] = "lookup"
+    arrow: str = ""
+    query: type[Struct] | None = None
+
+    @property
+    def full_path(self) -> str:
+        return f"/v1/collections/{{name}}/{self.path}" if self.path else "/v1/collections"
+
+
 class Document:
     """Describes the operations of an app with the structs that they read and write."""
 
@@ -103,8 +135,8 @@ class Document:
             "openapi_extra": extra,
         }
 
-    def attach(self, app: FastAPI, writes: Iterable[tuple[str, str]] | None) -> None:
-        """Add the structs to the app's document, and security if ``writes`` lists admin operations."""
+    def attach(self, app: FastAPI, secure: Callable[[dict[str, Any]], None] | None) -> None:
+        """Add the structs to the app's document, which ``secure`` completes."""
         plain = app.openapi
 
         def described() -> dict[str, Any]:
@@ -112,8 +144,8 @@ class Document:
                 document = plain()
                 schemas = document.setdefault("components", {}).setdefault("schemas", {})
                 schemas.update(components(sorted(self._models, key=lambda one: one.__name__)))
-                if writes is not None:
-                    describe_security(document, writes, content_of(ErrorAnswer))
+                if secure is not None:
+                    secure(document)
                 app.openapi_schema = document
             return app.openapi_schema
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -10,9 +10,8 @@ from msgspec import Meta, Struct
 from pydantic_core import to_json
 
 from velo_serving.gateway import bodies
-from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import Status, check_filter, parsed, seconds
-from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.gateway.operations import ERRORS, Call, Operation
+from velo_serving.gateway.schemas import Status, check_dims, check_filter, parsed, seconds
 from velo_serving.protocol.requests import (
     AllowPartial,
     Effort,
@@ -110,10 +109,6 @@ class ExplainAnswer(Status, kw_only=True):
     shards: list[dict[str, Any]]
 
 
-#: From a body to what JSON says, or to rows and what is said of them.
-Lookup = Callable[[bytes, Generation, GatewayLimits], Awaitable["Looked"]]
-
-
 class Looked(NamedTuple):
     """The result of a lookup."""
 
@@ -121,40 +116,13 @@ class Looked(NamedTuple):
     rows: pa.Table | None = None
 
 
-class LookupRoute(NamedTuple):
-    """A path below a collection, and what it does."""
-
-    path: str
-    summary: str
-    body: type[Struct]
-    answer: type[Struct]
-    lookup: Lookup
-
-
 Body = TypeVar("Body", bound=Struct)
 
 
-def parsed_lookup(model: type[Body], body: bytes, limits: GatewayLimits) -> Body:
-    asked = parsed(model, body)
-    condition = getattr(asked, "filter", None)
-    if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
-        raise RequestError(
-            f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
-            status=413,
-            path="filter",
-            kind="BodyTooLargeError",
-        )
-    check_filter(condition, "filter")
+def parsed_lookup(model: type[Body], call: Call) -> Body:
+    asked = parsed(model, call.body)
+    check_filter(getattr(asked, "filter", None), "filter", call.limits)
     return asked
-
-
-def check_dim(vector: Sequence[float], dim: int) -> None:
-    if len(vector) != dim:
-        raise RequestError(
-            f"vector has {len(vector)} numbers, the collection has {dim} dimensions",
-            path="vector",
-            kind="DimensionMismatchError",
-        )
 
 
 def written(looked: Looked, media_type: str) -> bytes:
@@ -179,16 +147,16 @@ def status_of(found: Found) -> dict[str, Any]:
     }
 
 
-async def _count(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(CountBody, body, limits)
+async def _count(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(CountBody, call)
     found = await lookups.count(
         now.router, asked.filter, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
     )
     return Looked({"count": found.value} | status_of(found))
 
 
-async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(GetBody, body, limits)
+async def _get(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(GetBody, call)
     found = await lookups.get(
         now.router,
         asked.ids,
@@ -200,8 +168,8 @@ async def _get(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     return Looked(status_of(found), found.value)
 
 
-async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(RowsBody, body, limits)
+async def _rows(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(RowsBody, call)
     found = await lookups.rows(
         now.router,
         asked.filter,
@@ -213,17 +181,17 @@ async def _rows(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
     return Looked({}, found)
 
 
-async def _explain(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(ExplainBody, body, limits)
-    check_dim(asked.vector, now.dim)
+async def _explain(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(ExplainBody, call)
+    check_dims([asked.vector], now.dim, "vector")
     arguments = {"query": asked.vector, "k": asked.k, "filter": asked.filter, **effort_of(asked)}
     found = await lookups.explain(now.router, arguments, timeout_s=seconds(asked.timeout_ms))
     return Looked({"shards": found.value} | status_of(found))
 
 
-ROUTES: Final = (
-    LookupRoute("count", "Count rows", CountBody, CountAnswer, _count),
-    LookupRoute("get", "Rows of some ids", GetBody, GetAnswer, _get),
-    LookupRoute("rows", "Rows that pass a filter, page by page", RowsBody, RowsAnswer, _rows),
-    LookupRoute("explain", "How a query is answered", ExplainBody, ExplainAnswer, _explain),
+LOOKUPS: Final = (
+    Operation("count", "Count rows", CountBody, CountAnswer, ERRORS, _count),
+    Operation("get", "Rows of some ids", GetBody, GetAnswer, ERRORS, _get),
+    Operation("rows", "Rows that pass a filter, page by page", RowsBody, RowsAnswer, ERRORS, _rows),
+    Operation("explain", "How a query is answered", ExplainBody, ExplainAnswer, ERRORS, _explain),
 )

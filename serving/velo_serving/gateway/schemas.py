@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
 
-from velo.errors import FilterError
+from velo.errors import DimensionMismatchError, FilterError, NotFiniteError
 from velo.filters import from_dict, from_sql
 from velo.hints import OPTIONS
 from velo_serving.gateway.errors import RequestError, filter_place
+from velo_serving.protocol.errors import BodyTooLargeError
+from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import FilterForm, SearchBody
 
 B = TypeVar("B")
@@ -127,10 +130,16 @@ def _not_json(error: Exception, body: bytes) -> RequestError:
     return RequestError(f"the body is not JSON: {text}", status=400, place=place, kind="MalformedBodyError")
 
 
-def check_filter(condition: FilterForm | None, path: str) -> None:
+def check_filter(condition: FilterForm | None, path: str, limits: GatewayLimits) -> None:
     """Refuse an invalid filter before any shard is asked; only shards know its columns and their types."""
     if condition is None:
         return
+    if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
+        raise BodyTooLargeError(
+            f"{path}: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}; "
+            "a dict may be longer",
+            argument=re.split(r"\[", path)[0],
+        )
     for where, value in _leaves(condition, path):
         if isinstance(value, float) and not math.isfinite(value):
             raise RequestError(f"{where} is not a finite number", status=400, path=where, kind="FilterError")
@@ -144,6 +153,29 @@ def check_filter(condition: FilterForm | None, path: str) -> None:
             place=filter_place(error.message, path),
             kind=type(error).__name__,
         ) from None
+
+
+def check_dims(rows: Sequence[Sequence[float]], dim: int, name: str = "vectors") -> None:
+    """Refuse queries of another length than the vectors of the collection."""
+    for place, row in enumerate(rows):
+        if len(row) != dim:
+            path = name if name == "vector" else f"{name}[{place}]"
+            raise RequestError(
+                f"{path} has {len(row)} numbers, the collection has {dim} dimensions",
+                path=path,
+                kind="DimensionMismatchError",
+            )
+
+
+def check_matrix(matrix: Any, dim: int) -> Any:
+    """Refuse vectors of other dimensions, or with a number that is not finite."""
+    if matrix.shape[1] != dim:
+        message = f"the vectors have {matrix.shape[1]} dimensions, the collection {dim}"
+        raise DimensionMismatchError(message, argument="vectors")
+    if matrix.dtype.kind == "f" and not (finite := np.isfinite(matrix)).all():
+        row, column = (int(place) for place in np.argwhere(~finite)[0])
+        raise NotFiniteError(f"vectors[{row}][{column}] is not finite", argument="vectors", row=row)
+    return matrix
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

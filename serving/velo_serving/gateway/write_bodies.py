@@ -13,16 +13,22 @@ import pyarrow as pa
 from msgspec import Meta, Struct
 
 from velo.errors import (
-    DimensionMismatchError,
     DtypeError,
     DuplicateIdError,
     InvalidArgumentError,
-    NotFiniteError,
     UnknownColumnError,
 )
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
-from velo_serving.gateway.schemas import check_filter, parsed, parsed_query, refuse_query, seconds
+from velo_serving.gateway.schemas import (
+    check_dims,
+    check_filter,
+    check_matrix,
+    parsed,
+    parsed_query,
+    refuse_query,
+    seconds,
+)
 from velo_serving.protocol.errors import BodyTooLargeError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import Ids, OneFilter, Timeout, check_ids
@@ -139,9 +145,7 @@ def parse_write(
     else:
         request = _of_arrow(verb, body, parsed_query(WriteOptions, pairs), dim, rows, limits)
     if request.count > limits.rows_max:
-        raise BodyTooLargeError(
-            f"{request.count} rows are above the limit of {limits.rows_max}: give fewer a request"
-        )
+        raise BodyTooLargeError(f"{request.count} rows exceed the limit of {limits.rows_max} a request")
     if request.vectors is not None and request.vectors.nbytes > limits.body_bytes_max:
         raise BodyTooLargeError(
             f"the vectors take {request.vectors.nbytes} bytes, more than the limit of "
@@ -160,12 +164,7 @@ def _of_json(
     given = getattr(asked, "vectors", None)
     vectors = None if given is None else _matrix(given, dim, rows.dtype)
     condition = getattr(asked, "filter", None)
-    if isinstance(condition, str) and len(condition) > limits.sql_bytes_max:
-        raise BodyTooLargeError(
-            f"filter: SQL of {len(condition)} characters is above the limit of {limits.sql_bytes_max}",
-            argument="filter",
-        )
-    check_filter(condition, "filter")
+    check_filter(condition, "filter", limits)
     ids = None if asked.ids is None else _id_column(asked.ids)
     metadata = getattr(asked, "metadata", None)
     count = len(ids) if vectors is None and ids is not None else 0 if vectors is None else len(vectors)
@@ -191,7 +190,7 @@ def _of_arrow(
     if verb in ("insert", "upsert"):
         if "vector" not in table.column_names:
             raise RequestError("the Arrow stream has no column 'vector'", argument="vector")
-        vectors = _checked(bodies.array_of_arrow(table.column("vector")), dim)
+        vectors = check_matrix(bodies.array_of_arrow(table.column("vector")), dim)
     if "id" in table.column_names:
         ids = _id_column(table.column("id"))
     elif verb != "insert":
@@ -220,17 +219,11 @@ def _of_arrow(
 
 def _matrix(given: Sequence[Sequence[float]], dim: int, dtype: np.dtype[Any]) -> Any:
     """JSON numbers in the type of the index; values that it cannot represent are refused."""
-    for place, row in enumerate(given):
-        if len(row) != dim:
-            raise RequestError(
-                f"vectors[{place}] has {len(row)} numbers, the collection has {dim} dimensions",
-                path=f"vectors[{place}]",
-                kind="DimensionMismatchError",
-            )
+    check_dims(given, dim)
     exact = np.array(given, np.float64).reshape(len(given), dim)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            return _finite(exact.astype(dtype))
+            return check_matrix(exact.astype(dtype), dim)
     info = np.iinfo(dtype)
     wrong = (exact != np.floor(exact)) | (exact < info.min) | (exact > info.max)
     if wrong.any():
@@ -242,21 +235,6 @@ def _matrix(given: Sequence[Sequence[float]], dim: int, dtype: np.dtype[Any]) ->
             row=at,
         )
     return exact.astype(dtype)
-
-
-def _checked(matrix: Any, dim: int) -> Any:
-    if matrix.shape[1] != dim:
-        raise DimensionMismatchError(
-            f"the vectors have {matrix.shape[1]} dimensions, the collection {dim}", argument="vectors"
-        )
-    return _finite(matrix)
-
-
-def _finite(matrix: Any) -> Any:
-    if matrix.dtype.kind == "f" and not np.isfinite(matrix).all():
-        row, column = (int(place) for place in np.argwhere(~np.isfinite(matrix))[0])
-        raise NotFiniteError(f"vectors[{row}][{column}] is not finite", argument="vectors", row=row)
-    return matrix
 
 
 def _id_column(given: Any) -> Any:
@@ -279,9 +257,7 @@ def _id_column(given: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(
-            f"ids must be whole numbers of 64 bits or strings: {error}", argument="ids"
-        ) from None
+        raise InvalidArgumentError(f"ids are 64-bit integers or strings: {error}", argument="ids") from None
 
 
 def _only(column: Any) -> Any:
@@ -295,9 +271,7 @@ def _check_ids(request: WriteRequest) -> None:
     if ids is None:
         return
     if request.vectors is not None and len(ids) != len(request.vectors):
-        raise InvalidArgumentError(
-            f"{len(ids)} ids were given for {len(request.vectors)} vectors", argument="ids"
-        )
+        raise InvalidArgumentError(f"{len(ids)} ids for {len(request.vectors)} vectors", argument="ids")
     if isinstance(ids, np.ndarray) and request.verb in ("insert", "upsert") and bool((ids == -1).any()):
         row = int(np.argmax(ids == -1))
         raise InvalidArgumentError(
@@ -344,9 +318,7 @@ def _columns(given: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
     for name, values in given.items():
         if name not in schema.names:
             known = ", ".join(map(repr, schema.names)) or "no columns"
-            raise UnknownColumnError(
-                f"the collection has no column {name!r}; it has {known}", argument="metadata"
-            )
+            raise UnknownColumnError(f"there is no column {name!r}, only {known}", argument="metadata")
         field = schema.field(name)
         fields.append(field)
         try:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
-from velo_serving.gateway import bodies
 from velo_serving.gateway.logs import note
+from velo_serving.gateway.operations import WRITE_ERRORS, Call, Operation
 from velo_serving.gateway.schemas import parsed, refuse_query, seconds, took_ms
-from velo_serving.gateway.write_bodies import BODIES, parse_write
-from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.gateway.write_bodies import BODIES, WriteOptions, parse_write
 from velo_serving.routing import writes as collection_writes
 from velo_serving.routing.served import Generation
 from velo_serving.routing.writes import Maintenance, Verb
@@ -46,62 +43,45 @@ class MaintenanceAnswer(Struct):
     took_ms: float
 
 
-Work = Callable[[str, bytes, list[tuple[str, str]], Generation, GatewayLimits, float], Awaitable[bytes]]
-
-
-class WriteRoute(NamedTuple):
-    """A path below a collection, and what it does."""
-
-    what: str
-    summary: str
-    media_types: tuple[str, ...]
-    answer: type[Struct]
-    work: Work
-
-
-async def _write(
-    verb: Verb,
-    media_type: str,
-    body: bytes,
-    pairs: list[tuple[str, str]],
-    now: Generation,
-    limits: GatewayLimits,
-    started: float,
-) -> bytes:
+async def _write(verb: Verb, call: Call, now: Generation) -> WriteAnswer:
     rows = collection_writes.row_format(now.router)
-    parse = partial(parse_write, verb, media_type, body, pairs, dim=now.dim, rows=rows, limits=limits)
-    request = await asyncio.to_thread(parse) if len(body) > limits.inline_bytes_max else parse()
+    parse = partial(parse_write, verb, *call[:3], dim=now.dim, rows=rows, limits=call.limits)
+    apart = len(call.body) > call.limits.inline_bytes_max
+    request = await asyncio.to_thread(parse) if apart else parse()
     note(version=now.version, rows=request.count)
     wrote = await collection_writes.write(now.router, request)
-    told = {one.name: getattr(wrote, one.name) for one in dataclasses.fields(wrote)}
-    return msgspec.json.encode(WriteAnswer(**told, took_ms=took_ms(started)))
+    fields = {one.name: getattr(wrote, one.name) for one in dataclasses.fields(wrote)}
+    return WriteAnswer(**fields, took_ms=took_ms(call.started))
 
 
-async def _keep_up(
-    what: Maintenance,
-    media_type: str,
-    body: bytes,
-    pairs: list[tuple[str, str]],
-    now: Generation,
-    limits: GatewayLimits,
-    started: float,
-) -> bytes:
-    refuse_query(pairs)
-    asked: Any = parsed(BODIES[what], body or b"{}")
+async def _keep_up(what: Maintenance, call: Call, now: Generation) -> MaintenanceAnswer:
+    refuse_query(call.pairs)
+    asked: Any = parsed(BODIES[what], call.body or b"{}")
     wait = getattr(asked, "wait", True)
     done = await collection_writes.keep_up(now.router, what, wait=wait, timeout_s=seconds(asked.timeout_ms))
-    return msgspec.json.encode(MaintenanceAnswer(done, took_ms(started)))
+    return MaintenanceAnswer(done, took_ms(call.started))
 
 
-def _rows(verb: Verb, summary: str) -> WriteRoute:
-    return WriteRoute(verb, summary, (bodies.JSON, bodies.ARROW), WriteAnswer, partial(_write, verb))
+def _rows(verb: Verb, summary: str) -> Operation:
+    return Operation(
+        verb,
+        summary,
+        BODIES[verb],
+        WriteAnswer,
+        WRITE_ERRORS,
+        partial(_write, verb),
+        "write",
+        "Columns `vector` and `id`, and those of the metadata; options in the query string.",
+        WriteOptions,
+    )
 
 
-def _maintenance(what: Maintenance, summary: str) -> WriteRoute:
-    return WriteRoute(what, summary, (bodies.JSON,), MaintenanceAnswer, partial(_keep_up, what))
+def _maintenance(what: Maintenance, summary: str) -> Operation:
+    work = partial(_keep_up, what)
+    return Operation(what, summary, BODIES[what], MaintenanceAnswer, WRITE_ERRORS, work, "write")
 
 
-WRITE_ROUTES: Final = (
+WRITES: Final = (
     _rows("insert", "Add rows"),
     _rows("upsert", "Add or replace rows"),
     _rows("update", "Change columns of rows"),

@@ -37,10 +37,8 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
 
     Raises
     ------
-    PortInUseError
-        Before anything is opened.
-    VeloError
-        The index cannot be opened.
+    PortInUseError, VeloError
+        Before anything is opened, or an index cannot be opened.
     """
     access_of(options)  # before anything is opened
     with bind(options.host, options.port) as listener:
@@ -56,8 +54,8 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
 def serve_ray(path: str | Path, options: ServeOptions) -> None:
     """Start a Ray actor for each shard, serve them until interrupted, stop them.
 
-    They end with an interrupt of this process, not with its death: where it is killed, other gateways go on
-    answering, and ``stop_ray`` ends the actors. Only a Ray of this process's own ends with it in any case.
+    The actors outlive this process if it is killed; then other gateways go on answering, and ``stop_ray``
+    ends the actors. A Ray of this process's own always ends with it.
 
     Parameters
     ----------
@@ -69,14 +67,12 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
         `threads`, `io`, `plan`, `writable`, `durability`, `replicas`; of the gateway `host`, `port`,
         `workers`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
         `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`,
-        `gateway_limits`, `on_ready`. The actors are `detached` where the Ray is not this process's own.
+        `gateway_limits`, `on_ready`. The actors are `detached` unless the Ray is this process's own.
 
     Raises
     ------
-    PortInUseError
-        Before anything is started.
-    ShardNotHereError, PlacementError, VeloError
-        As in ``Cluster.start``.
+    PortInUseError, VeloError
+        Before anything is started, or as in ``Cluster.start``.
     """
     access_of(options)
     from velo_serving.on_ray.actors import ray_session
@@ -101,10 +97,9 @@ def start_ray(path: str | Path, options: ServeOptions) -> str:
     path : path
         As in ``serve_ray``.
     **options
-        As keywords, those of :class:`ServeOptions` that say how shards run: `address` (a Ray that runs,
-        "auto" without it: one that is started here would end with this process), `name`, `pin`, `ports`,
-        `tls`, `num_cpus`, `start_timeout_s`, `on_progress`, `memory`, `threads`, `io`, `plan`, `writable`,
-        `durability`, `replicas`. The actors are `detached` in any case.
+        As keywords, those of :class:`ServeOptions` that say how shards run: `address` (of a running Ray,
+        "auto" without it), `name`, `pin`, `ports`, `tls`, `num_cpus`, `start_timeout_s`, `on_progress`,
+        `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `replicas`. The actors are `detached`.
 
     Returns
     -------
@@ -113,10 +108,8 @@ def start_ray(path: str | Path, options: ServeOptions) -> str:
 
     Raises
     ------
-    PlacementError
-        No Ray runs there, or no node has what a shard is pinned to.
-    ClusterExistsError
-        Actors of that name run already.
+    PlacementError, ClusterExistsError
+        No Ray runs there or no node matches a pin, or actors of that name run already.
     """
     from velo_serving.on_ray.actors import ray_session
     from velo_serving.on_ray.cluster import start
@@ -131,7 +124,7 @@ def start_ray(path: str | Path, options: ServeOptions) -> str:
 
 @takes_options(ServeOptions, "gateway", "address")
 def serve_connected(name: str, options: ServeOptions) -> None:
-    """Serve actors that run already until interrupted, and leave them running.
+    """Serve running actors until interrupted, and leave them running.
 
     Parameters
     ----------
@@ -141,14 +134,12 @@ def serve_connected(name: str, options: ServeOptions) -> None:
         As keywords, those of :class:`ServeOptions` that a gateway has: `host`, `port`, `workers`,
         `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
         `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`, `gateway_limits`,
-        `on_ready`; and `address`, of the Ray that the actors run on; "auto" without it. No Ray is started.
+        `on_ready`; and `address`, of the Ray that the actors run on, "auto" without it. No Ray is started.
 
     Raises
     ------
-    UnknownCollectionError
-        No actors of that name run.
-    PlacementError
-        No Ray runs there.
+    UnknownCollectionError, PlacementError
+        No actors of that name run, or no Ray at that address.
     """
     access_of(options)
     from velo_serving.on_ray.actors import ray_session
@@ -160,19 +151,19 @@ def serve_connected(name: str, options: ServeOptions) -> None:
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
-    """End the actors of a collection, whoever started them, and wait until they are gone.
+    """End the actors of a collection, whoever started them, and wait for their end.
 
     Parameters
     ----------
     name : str
-        Of the collection; all that was published under it ends.
+        Of the collection; all its generations end.
     address : str
         Of the Ray that they run on; "auto" finds one. No Ray is started.
 
     Returns
     -------
     int
-        How many actors there were.
+        The number of actors.
 
     Raises
     ------

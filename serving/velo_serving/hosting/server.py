@@ -29,9 +29,7 @@ try:
     from velo_serving.gateway.logs import log_as_json
     from velo_serving.gateway.tracing import provider_of_environment
 except ImportError as error:
-    raise MissingDependencyError(
-        "the server's packages are not installed; pip install 'veloann[serving]'"
-    ) from error
+    raise MissingDependencyError("the server needs: pip install 'veloann[serving]'") from error
 
 from velo_serving.protocol.errors import PortInUseError
 from velo_serving.protocol.limits import GatewayLimits
@@ -67,9 +65,7 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise InvalidArgumentError(
-            f"{host!r} is no address of this machine: {error}", argument="host"
-        ) from None
+        raise InvalidArgumentError(f"{host!r} is no local address: {error}", argument="host") from None
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

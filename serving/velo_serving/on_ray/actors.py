@@ -184,33 +184,24 @@ def get_actor(place: Place) -> Any:
     return ray.get_actor(actor_name(place), namespace=NAMESPACE)
 
 
+def _running() -> list[Place]:
+    pattern = re.compile(r"velo-(.+)-(\d+)-shard-(\d+)-replica-(\d+)")
+    util: Any = ray.util
+    named = util.list_named_actors(all_namespaces=True)
+    names = [one["name"] for one in named if one["namespace"] == NAMESPACE]
+    matches = filter(None, map(pattern.fullmatch, names))
+    return [Place(match[1], int(match[2]), match[3], int(match[4])) for match in matches]
+
+
 def places_of(collection: str) -> list[Place]:
     """The places of all running actors of a collection, of any generation."""
-    pattern = re.compile(rf"velo-{re.escape(collection)}-(\d+)-shard-(\d+)-replica-(\d+)")
-    util: Any = ray.util
-    places = []
-    for named in util.list_named_actors(all_namespaces=True):
-        match = pattern.fullmatch(named["name"]) if named["namespace"] == NAMESPACE else None
-        if match is not None:
-            places.append(Place(collection, int(match[1]), match[2], int(match[3])))
-    return sorted(places, key=lambda place: (place.generation, int(place.shard), place.replica))
-
-
-def names_of() -> list[str]:
-    """The names of all collections whose actors run."""
-    pattern = re.compile(r"velo-(.+)-\d+-shard-\d+-replica-\d+")
-    util: Any = ray.util
-    matches = [
-        pattern.fullmatch(named["name"])
-        for named in util.list_named_actors(all_namespaces=True)
-        if named["namespace"] == NAMESPACE
-    ]
-    return sorted({match[1] for match in matches if match is not None})
+    there = [place for place in _running() if place.collection == collection]
+    return sorted(there, key=lambda place: (place.generation, int(place.shard), place.replica))
 
 
 def unknown(name: str) -> UnknownCollectionError:
     """The error for a name without actors; it lists the names that have some."""
-    there = names_of()
+    there = sorted({place.collection for place in _running()})
     told = f"; there are {', '.join(map(repr, there))}" if there else ""
     return UnknownCollectionError(f"no actors of a collection {name!r} run here{told}")
 

@@ -254,13 +254,9 @@ def _copied(source: Source, start: int, stop: int) -> AnyArray:
 
 def _dataset(dataset: Any, column: str | None, ids: Any, ids_column: str | None, metadata: Any) -> _Input:
     if ids is not None:
-        raise InvalidArgumentError(
-            "the ids of a dataset stand in one of its columns: ids_column", argument="ids"
-        )
+        raise InvalidArgumentError("the ids of a dataset are a column of it: ids_column", argument="ids")
     if metadata not in (None, True):
-        raise InvalidArgumentError(
-            "the metadata of a dataset is True: all columns beside vectors and ids", argument="metadata"
-        )
+        raise InvalidArgumentError("the metadata of a dataset is True, for all columns", argument="metadata")
     with _ordered(dataset):
         held = dataset.materialize()  # once: another reading might bring other rows
     total = int(held.count())

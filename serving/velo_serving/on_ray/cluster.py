@@ -36,8 +36,7 @@ from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.options import ServeOptions, takes_options
 from velo_serving.protocol.types import ShardHealth
 from velo_serving.routing.backend import Backend
-from velo_serving.routing.job import JobSearches
-from velo_serving.routing.router_thread import JOB_LIMITS
+from velo_serving.routing.job import JOB_LIMITS, JobSearches
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
 from velo_serving.transport.endpoint import Endpoint, ports_of
 
@@ -84,20 +83,16 @@ class Cluster(JobSearches):
             `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `ports`, `tls`, `num_cpus`,
             `detached`, `start_timeout_s`, `on_progress`.
 
-        Raises
-        ------
-        ShardNotHereError
-            A shard's folder does not exist on the node where it was started.
-        PlacementError
-            No node matches a pin, or not in time.
-        ClusterExistsError
-            Actors of that name run already.
-        PortInUseError
-            Of the ports that were given none is free on some node.
-
         Returns
         -------
         Cluster
+
+        Raises
+        ------
+        ShardNotHereError, PlacementError
+            The folder of a shard is not on its node, or no node matches a pin in time.
+        ClusterExistsError, PortInUseError
+            Actors of that name run already, or no given port is free on a node.
         """
         return start(collection, options)
 
@@ -110,10 +105,10 @@ class Cluster(JobSearches):
         name : str
             Of the collection.
         address : str
-            Of the Ray that they run on, where this process is connected to none; "auto" finds the one that
+            Of the Ray that they run on, unless this process is connected to one; "auto" finds the one that
             ``RAY_ADDRESS`` or this machine knows. No Ray is started.
         timeout_s : float
-            Time for all shards to say how they are.
+            For the answers of all shards.
 
         Returns
         -------
@@ -121,10 +116,8 @@ class Cluster(JobSearches):
 
         Raises
         ------
-        UnknownCollectionError
-            No actors of that name run.
-        PlacementError
-            No Ray runs at that address.
+        UnknownCollectionError, PlacementError
+            No actors of that name run, or no Ray at that address.
         """
         join_ray(address)
         about = newest(name, timeout_s)
@@ -133,26 +126,24 @@ class Cluster(JobSearches):
 
     @classmethod
     def end(cls, name: str, *, address: str = "auto") -> int:
-        """End the actors of a collection, whoever started them, and wait until they are gone.
+        """End the actors of a collection, whoever started them, and wait for their end.
 
         Parameters
         ----------
         name : str
-            Of the collection; all that was published under it ends.
+            Of the collection; all its generations end.
         address : str
             As in ``connect``.
 
         Returns
         -------
         int
-            How many actors there were.
+            The number of actors.
 
         Raises
         ------
-        UnknownCollectionError
-            No actors of that name run.
-        PlacementError
-            No Ray runs at that address.
+        UnknownCollectionError, PlacementError
+            As in ``connect``.
         """
         join_ray(address)
         places = places_of(name)
@@ -184,25 +175,23 @@ class Cluster(JobSearches):
     ) -> None:
         """Serve another build under this name, without an answer that is late, wrong or of two versions.
 
-        Its actors start beside those of now. When all of them are up, every gateway goes over to them, and
-        the former ones end when no gateway is connected any more, or after half a minute. Meanwhile both
-        take their memory. Where the new actors do not start, nothing changes.
+        Its actors start beside the present ones. When all are up, every gateway switches to them; the former
+        ones end when no gateway is connected, or after half a minute. Meanwhile both take their memory. If
+        the new actors do not start, nothing changes.
 
         Parameters
         ----------
         path : path
             A sharded build or a single index. It may have another number of shards.
         version : str
-            What the build is called; another one than now. Answers tell it.
+            The name of the build, different from the present one; answers contain it.
         start_timeout_s, on_progress
             As in ``start``.
 
         Raises
         ------
-        InvalidArgumentError
-            The version is empty, or served already.
-        ShardNotHereError, PlacementError, VeloError
-            As in ``start``.
+        InvalidArgumentError, VeloError
+            The version is empty or served already, or as in ``start``.
         """
         name = self.collection.name
         before = newest(name, start_timeout_s)
@@ -225,7 +214,6 @@ class Cluster(JobSearches):
         Parameters
         ----------
         limits : RouterLimits, optional
-            Of the router; the default suits actors.
 
         Returns
         -------
@@ -239,14 +227,13 @@ class Cluster(JobSearches):
         return (self._about.record(self._healths),)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Describe what was published under a number.
+        """Return the record of a generation.
 
         Parameters
         ----------
         collection : str
-            The name of the cluster.
         generation : int
-            1 is what it started with; each publication is one more.
+            1 is the first; each publication is one more.
 
         Returns
         -------
@@ -265,9 +252,7 @@ class Cluster(JobSearches):
 
         Parameters
         ----------
-        collection : str
-            The name of the cluster.
-        path, version : str
+        collection, path, version : str
             As in ``publish``.
 
         Returns
@@ -279,27 +264,20 @@ class Cluster(JobSearches):
         return self._about.generation
 
     async def snapshot(self, collection: str, path: str) -> None:
-        """Refuse: a folder of each shard lies on a machine of its own.
+        """Refuse: the shards are on several machines.
 
         Parameters
         ----------
         collection, path : str
-
-        Raises
-        ------
-        UnsupportedError
         """
-        raise UnsupportedError(
-            f"the shards of {collection} lie where Ray placed them: `velo snapshot` copies each there"
-        )
+        raise UnsupportedError(f"Ray placed the shards of {collection}: `velo snapshot` copies each")
 
     async def locate(self, place: Place) -> Endpoint:
-        """Say where a shard listens: Ray is asked when there is no connection, and for nothing else.
+        """Return the endpoint of a shard; Ray is asked only if there is no connection.
 
         Parameters
         ----------
         place : Place
-            Collection, generation, shard and replica.
 
         Returns
         -------

@@ -13,6 +13,18 @@ from velo.errors import (
 )
 
 
+def outcome_of(error: BaseException) -> str:
+    """How a failed request is counted: "partial", "rejected", "deadline", "unavailable" or "error"."""
+    away = (NoShardAnsweredError, ShardUnavailableError, ShuttingDownError)
+    outcomes: dict[str, type[BaseException] | tuple[type[BaseException], ...]] = {
+        "partial": PartialWriteError,
+        "rejected": BusyError,
+        "deadline": SearchTimeoutError,
+        "unavailable": away,
+    }
+    return next((name for name, kind in outcomes.items() if isinstance(error, kind)), "error")
+
+
 class ServingError(VeloError):
     """Base of the errors that only serving raises."""
 

@@ -247,16 +247,12 @@ class ServeOptions:
         for one in _FIELDS.values():
             value, least = getattr(self, one.name), one.said.least
             if least is not None and value is not None and not value >= least:
-                raise InvalidArgumentError(
-                    f"{one.name} is at least {least:g}, not {value!r}", argument=one.name
-                )
+                raise InvalidArgumentError(f"{one.name} is below {least:g}: {value!r}", argument=one.name)
         # Here, for a shard that cannot be opened is served as one that is down.
         if self.threads is not None:
             in_range(self.threads, "threads")
         if self.root is not None and not self.writable:
-            raise InvalidArgumentError(
-                "root: what clients create is of use where they may write: serve it writable", argument="root"
-            )
+            raise InvalidArgumentError("root: clients need `writable` to use collections", argument="root")
         if self.durability not in DURABILITIES:
             raise InvalidArgumentError(
                 f"durability must be one of {', '.join(map(repr, DURABILITIES))}, not {self.durability!r}",
@@ -280,12 +276,11 @@ class ServeOptions:
 
     @classmethod
     def all_fields(cls, *groups: Group) -> Iterator[Field]:
-        """List options with all that is known of each.
+        """List the options of some groups, or all.
 
         Parameters
         ----------
         *groups : str
-            Of which groups; of all without any.
 
         Returns
         -------
@@ -294,15 +289,11 @@ class ServeOptions:
         return (one for one in _FIELDS.values() if not groups or one.said.group in groups)
 
     def refuse_others(self, groups: Sequence[Group]) -> None:
-        """Refuse what was given and means nothing where only some groups do.
+        """Refuse given options of other groups.
 
         Parameters
         ----------
         groups : sequence of str
-
-        Raises
-        ------
-        InvalidArgumentError
         """
         for one in _FIELDS.values():
             if one.said.group not in groups and getattr(self, one.name) != one.default:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
 from velo_serving.catalog.records import CollectionRecord, Keeper
 from velo_serving.protocol.errors import UnknownCollectionError
-from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Shape
 from velo_serving.routing.served import ServedCollection
 
@@ -22,20 +22,20 @@ class Backend:
     Parameters
     ----------
     collections : sequence of ServedCollection
-        At least one, with names of their own.
+        At least one, with distinct names.
     on_close : callable, optional
-        Awaited after the routers have closed: releases what the shards hold.
+        Awaited after the routers have closed.
     start_s : float
-        So long ``start`` waits for shards that are not up at once.
+        How long ``start`` waits for shards that are not up at once.
     keeper : Keeper, optional
-        Makes and removes collections, where clients may.
+        Creates and drops collections, if clients may.
     serve : callable, optional
-        Makes of the record of one that came what is served.
+        Makes a served collection of the record of a new one.
 
     Attributes
     ----------
     loop : AbstractEventLoop or None
-        In which it was started.
+        The loop of ``start``.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Backend:
         return tuple(self._collections.values())
 
     def collection(self, name: str | None = None) -> ServedCollection:
-        """Find a collection by its name.
+        """Find a collection by its name or alias.
 
         Parameters
         ----------
         name : str, optional
-            Without it the only collection.
+            Default: the only collection.
 
         Returns
         -------
@@ -83,7 +83,6 @@ class Backend:
         Raises
         ------
         UnknownCollectionError
-            There is none of that name, or there are several and no name was given.
         """
         names = ", ".join(self._collections)
         if name is None:
@@ -95,17 +94,15 @@ class Backend:
         try:
             return self._collections[self._aliases.get(name, name)]
         except KeyError:
-            raise UnknownCollectionError(
-                f"no collection {name!r} is served here; there is {names or 'none'}"
-            ) from None
+            raise UnknownCollectionError(f"no collection {name!r} here, only {names or 'none'}") from None
 
     def observe(self, observer_of: Callable[[str], Observer]) -> None:
-        """Report each collection, those that come as well, to an observer of its own.
+        """Report the events of each collection, including later ones.
 
         Parameters
         ----------
         observer_of : callable
-            Makes one for the name of a collection; before ``start``.
+            Makes an observer for the name of a collection; before ``start``.
         """
         self._observer_of = observer_of
         for served in self.collections:
@@ -125,12 +122,8 @@ class Backend:
 
         Raises
         ------
-        UnsupportedError
-            No collections can be made here.
-        IndexExistsError
-            There is one of that name, or an alias.
-        VeloError
-            As of ``velo.create``.
+        UnsupportedError, IndexExistsError, VeloError
+            There is no folder for collections, the name is taken, or ``velo.create`` fails.
         """
         keeper = self._kept()
         if name in self._collections or name in self._aliases:
@@ -140,23 +133,22 @@ class Backend:
         return self.collection(name)
 
     async def drop(self, name: str) -> list[str]:
-        """Serve a collection no more, and remove what velo made of it.
+        """Stop serving a collection, and remove what velo made of it.
 
         Parameters
         ----------
         name : str
-            Its own, no alias.
+            No alias.
 
         Returns
         -------
         list of str
-            Names of what velo did not make, which stays.
+            Names of files that velo did not make, which stay.
 
         Raises
         ------
-        UnsupportedError
-            No collections can be made here, or this one lies elsewhere.
-        UnknownCollectionError
+        UnsupportedError, UnknownCollectionError
+            It is outside the folder for collections, or unknown.
         """
         keeper = self._kept()
         if name not in self._collections:
@@ -167,13 +159,11 @@ class Backend:
 
     def _kept(self) -> Keeper:
         if self._keeper is None:
-            raise UnsupportedError(
-                "collections come and go where the server has a folder for them: start it with --root"
-            )
+            raise UnsupportedError("the server has no folder for new collections: start it with --root")
         return self._keeper
 
     async def follow(self, records: Sequence[CollectionRecord]) -> None:
-        """Serve what there is now: what came meanwhile too, and what went no more.
+        """Serve exactly the collections of some records.
 
         Parameters
         ----------
@@ -199,7 +189,7 @@ class Backend:
         return self._aliases
 
     def alias(self, aliases: Mapping[str, str]) -> None:
-        """Find collections under other names, too; those of before are forgotten.
+        """Replace all aliases.
 
         Parameters
         ----------
@@ -222,12 +212,12 @@ class Backend:
         self._aliases = dict(aliases)
 
     def ready(self, shards: int | None = None) -> bool:
-        """Tell whether every collection has enough shards that can be asked.
+        """Tell whether enough shards of every collection are up.
 
         Parameters
         ----------
         shards : int, optional
-            How many are enough; one without it. A collection that has fewer needs all of its own.
+            How many are enough, one by default; all, if a collection has fewer.
 
         Returns
         -------

@@ -84,7 +84,7 @@ async def get(
         row = places.is_null().index(True).as_py()
         if status.failures:
             raise NoShardAnsweredError(
-                f"the id {ids[row]!r} may be in a shard that is away ({_reasons(status.failures)})"
+                f"id {ids[row]!r} may be in an absent shard ({_reasons(status.failures)})"
             )
         raise UnknownIdError(f"no vector has the id {ids[row]!r}", argument="ids", row=row)
     return replace(status, value=table.take(places.drop_null()))

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import VeloError
-from velo_serving.protocol.clock import Clock, Timer
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.loops import Clock, Timer
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Failure, ShardChannel, ShardHealth, ShardIdentity, ShardReply
 from velo_serving.routing.shard_queue import PendingRequest, ShardQueue
 

@@ -14,17 +14,17 @@ from typing import Any
 from msgspec import structs
 
 from velo.errors import InvalidArgumentError
-from velo_serving.protocol.clock import Clock, LoopClock
 from velo_serving.protocol.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     QueueFullError,
     ShuttingDownError,
+    outcome_of,
 )
 from velo_serving.protocol.hits import ids_of_hits
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import Observer, SilentObserver
-from velo_serving.protocol.spans import ShardSpans, span
+from velo_serving.protocol.loops import Clock, LoopClock
+from velo_serving.protocol.spans import Observer, ShardSpans, SilentObserver, span
 from velo_serving.protocol.types import (
     Answer,
     Failure,
@@ -46,19 +46,18 @@ MERGE_INLINE_MAX = 20_000
 
 
 class Router:
-    """Fans a request out to every shard of one collection and merges what comes back in time.
+    """Sends requests to every shard of one collection and merges the replies.
 
     Parameters
     ----------
     name : str
-        Name of the collection.
     channels : sequence of ShardChannel, or of sequences of them
-        One a shard, or one a replica of each shard.
+        One for each shard, or one for each replica of each shard.
     limits : RouterLimits, optional
     clock : Clock, optional
     observer : Observer, optional
     identities : sequence of ShardIdentity, optional
-        What each shard must be; default: what it is when it first comes up.
+        Of the shards; default: those that they first report.
     """
 
     def __init__(
@@ -168,14 +167,10 @@ class Router:
         ------
         QueueFullError
             Too many queries wait already; nothing was sent.
-        DeadlineExceededError
-            The deadline passed before any shard replied.
-        NoShardAnsweredError
-            Every shard is down or failed, or one did and ``allow_partial`` is false.
-        ShuttingDownError
-            The router is closing.
-        VeloError
-            What the shards found wrong with the request.
+        DeadlineExceededError, NoShardAnsweredError
+            No shard replied in time, or one did not and ``allow_partial`` is false.
+        ShuttingDownError, VeloError
+            The router is closing, or the request is invalid.
         """
         outcome, hits = "error", None
         started = self._clock.now()
@@ -187,14 +182,8 @@ class Router:
                 one.note(**{"velo.reads": answer.hits.reads, "velo.shards_answered": answer.shards_answered})
             outcome, hits = ("partial" if answer.partial else "complete"), answer.hits
             return answer
-        except QueueFullError:
-            outcome = "rejected"
-            raise
-        except DeadlineExceededError:
-            outcome = "deadline"
-            raise
-        except (NoShardAnsweredError, ShuttingDownError):
-            outcome = "unavailable"
+        except Exception as error:
+            outcome = outcome_of(error)
             raise
         finally:
             self._observer.request_ended(outcome, len(request.queries), hits)
@@ -205,34 +194,25 @@ class Router:
         arguments: Mapping[str, Any],
         timeout_s: float | None = None,
         *,
-        only: int | None = None,
         writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
-        """Look something up in the rows of all shards, or of one.
+        """Look up rows in all shards.
 
         Parameters
         ----------
         what : str
         arguments : mapping
         timeout_s : float, optional
-        only : int, optional
-            Place of the only shard that is asked.
         writers : bool
-            Ask the replica of each shard that writes, and no other: it knows what was written just now.
+            Ask the writing replica of each shard, which knows the latest writes.
 
         Returns
         -------
         list of (str, dict or Failure)
-            Of each shard, by name.
-
-        Raises
-        ------
-        QueueFullError, ShuttingDownError
-        VeloError
-            What is wrong with the arguments.
+            The reply of each shard, by name. A fault of the arguments is raised.
         """
-        places = range(len(self._shards)) if only is None else (only,)
-        return await self.look_up_each(what, dict.fromkeys(places, arguments), timeout_s, writers=writers)
+        everywhere = dict.fromkeys(range(len(self._shards)), arguments)
+        return await self.look_up_each(what, everywhere, timeout_s, writers=writers)
 
     async def look_up_each(
         self,
@@ -242,26 +222,19 @@ class Router:
         *,
         writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
-        """Look something up in the rows of some shards, something else in each.
+        """Look up different rows in some shards.
 
         Parameters
         ----------
-        what : str
-        arguments : mapping
-            Of each shard that is asked, by its place.
-        timeout_s, writers
+        what, timeout_s, writers
             As for ``look_up``.
+        arguments : mapping
+            Of each shard, by its place.
 
         Returns
         -------
         list of (str, dict or Failure)
-            Of each of them, by name, in the order of `arguments`.
-
-        Raises
-        ------
-        QueueFullError, ShuttingDownError
-        VeloError
-            What is wrong with the arguments.
+            In the order of `arguments`.
         """
         replies = await self._each(
             arguments,
@@ -276,25 +249,20 @@ class Router:
     async def write(
         self, what: str, arguments: Mapping[int, Mapping[str, Any]], timeout_s: float | None = None
     ) -> dict[int, dict[str, Any] | Failure]:
-        """Do something to the rows of some shards; each does it wholly or not at all.
+        """Write rows in some shards; each write is atomic in its shard.
 
         Parameters
         ----------
         what : str
-            One of ``words.types.WRITES``.
+            One of ``WRITES``.
         arguments : mapping
-            Of each shard that has to do something, by its place.
+            Of each shard, by its place.
         timeout_s : float, optional
 
         Returns
         -------
         dict of int to dict or Failure
-            What each of them says.
-
-        Raises
-        ------
-        QueueFullError, ShuttingDownError
-            Nothing was written.
+            The reply of each of them.
         """
         return await self._each(
             arguments, timeout_s, lambda shard, asked, limit_s: shard.write(what, asked, limit_s)
@@ -328,15 +296,13 @@ class Router:
         )
 
     def note_write(self, verb: str, outcome: str, rows: int) -> None:
-        """Tell the observer how a write ended.
+        """Report the end of a write to the observer.
 
         Parameters
         ----------
-        verb : str
-            As in the path of the request.
-        outcome : str
+        verb, outcome : str
         rows : int
-            That it changed.
+            The number of changed rows.
         """
         self._observer.write_ended(verb, outcome, rows)
 

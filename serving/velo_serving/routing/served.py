@@ -14,7 +14,7 @@ from velo.errors import BusyError, DeviceError, InvalidArgumentError, Unsupporte
 from velo_serving.catalog.records import CollectionRecord, Directory, Place, ShardRecord
 from velo_serving.protocol.errors import NoShardAnsweredError, PublicationError, SupersededError
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import Observer
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import ShardChannel
 from velo_serving.routing.router import Router
 from velo_serving.transport.channel import SocketChannel
@@ -71,15 +71,15 @@ class ServedCollection:
     succeed : callable, optional
         Makes the generation of a number.
     exchange : callable, optional
-        Starts what is at a path, under a version, and makes this collection go over to it.
+        Starts the build at a path, under a version, and switches to it.
     snapshot : callable, optional
-        Copies what is served now to a path.
+        Copies the current rows to a path.
 
     Attributes
     ----------
     name : str
     now : Generation
-        It may be another one at any time; who searches holds it.
+        It may change at any time; a search holds it.
     """
 
     def __init__(
@@ -138,30 +138,27 @@ class ServedCollection:
         self.router.observe(observer)
 
     async def publish(self, path: str, version: str) -> Generation:
-        """Serve another build under this name; no answer fails, and each is of one version.
+        """Serve another build under this name; no search fails, and each answer is of one version.
 
         Parameters
         ----------
         path : str
-            A sharded build or a single index, where the shards' processes see it.
+            A sharded build or a single index, visible to the processes of the shards.
         version : str
-            What it is called; another one than now.
+            The name of the build, different from the present one.
 
         Returns
         -------
         Generation
-            What is served now.
 
         Raises
         ------
         InvalidArgumentError
             The version is empty, or served already.
-        PublicationError
-            It cannot be served; what was served still is.
+        PublicationError, DeviceError
+            It cannot be served; the former build still is.
         BusyError
-            Something is being published already.
-        DeviceError
-            The system refused a read, or had no descriptor left; what was served still is.
+            Another publication is in progress.
         """
         if self.exchange is None:
             raise UnsupportedError(f"nothing can be published as {self.name} here")
@@ -187,19 +184,17 @@ class ServedCollection:
         return self.now
 
     async def snapshot(self, path: str) -> None:
-        """Copy what is served now to another folder, as ``velo.Index.snapshot`` does.
+        """Copy the current rows to another folder, as ``velo.Index.snapshot``.
 
         Parameters
         ----------
         path : str
-            Where the shards' processes see it: not there, or an empty folder.
+            Visible to the processes of the shards; not there, or an empty folder.
 
         Raises
         ------
-        UnsupportedError
-            The shards lie on several machines, or in an object store.
-        VeloError
-            As of ``velo.Index.snapshot``.
+        UnsupportedError, VeloError
+            The shards are on several machines or in an object store, or ``velo.Index.snapshot`` fails.
         """
         if self._snapshot is None:
             raise UnsupportedError(f"no snapshot of {self.name} can be taken here")

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from velo.errors import SearchTimeoutError
-from velo_serving.protocol.clock import Clock, Timer
 from velo_serving.protocol.errors import DeadlineExceededError, ShardUnavailableError, WrongShardError
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.observer import Observer
-from velo_serving.protocol.spans import ShardSpans
+from velo_serving.protocol.loops import Clock, Timer
+from velo_serving.protocol.spans import Observer, ShardSpans
 from velo_serving.protocol.types import (
     Failure,
     SearchRequest,

@@ -30,7 +30,6 @@ from velo.errors import (
     DuplicateIdError,
     InvalidArgumentError,
     ReadOnlyError,
-    SearchTimeoutError,
     VeloError,
 )
 from velo.folder.shards import homes
@@ -39,8 +38,7 @@ from velo_serving.protocol.errors import (
     DeadlineExceededError,
     NoShardAnsweredError,
     PartialWriteError,
-    ShardUnavailableError,
-    ShuttingDownError,
+    outcome_of,
 )
 from velo_serving.protocol.types import Failure, FilterForm
 from velo_serving.routing.router import Router
@@ -140,17 +138,8 @@ async def write(router: Router, request: WriteRequest) -> Wrote:
         wrote = await _write(router, request)
         outcome, changed = "done", wrote.rows
         return wrote
-    except PartialWriteError as error:
-        outcome, changed = "partial", error.rows
-        raise
-    except BusyError:
-        outcome = "rejected"
-        raise
-    except SearchTimeoutError:
-        outcome = "deadline"
-        raise
-    except (NoShardAnsweredError, ShardUnavailableError, ShuttingDownError):
-        outcome = "unavailable"
+    except Exception as error:
+        outcome, changed = outcome_of(error), getattr(error, "rows", 0)
         raise
     finally:
         router.note_write(request.verb, outcome, changed)
@@ -168,9 +157,7 @@ async def _write(router: Router, request: WriteRequest) -> Wrote:
         return _wrote(router, request, replies)
     if request.ids is None:
         if not rows.numbered:
-            raise InvalidArgumentError(
-                "this collection has ids of its callers: give one for each row", argument="ids"
-            )
+            raise InvalidArgumentError("this collection needs an id for each row", argument="ids")
         # Only the numbers after those of the last shard are free.
         last = shards - 1
         replies = await router.write(request.verb, {last: _arguments(request, None)}, _left(deadline))

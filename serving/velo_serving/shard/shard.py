@@ -38,8 +38,8 @@ from velo_serving.protocol.types import (
     ShardHealth,
     ShardReply,
 )
-from velo_serving.protocol.warm import import_pandas
 from velo_serving.shard.writing import Follower, ShardWriter
+from velo_serving.transport.codec import import_pandas
 
 #: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
@@ -117,6 +117,12 @@ class Shard:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def _opened(self) -> SearchIndex:
+        if self._index is None:
+            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        return self._index
+
     def open(self) -> ShardHealth:
         """Open the index unless it is open."""
         import_pandas()
@@ -175,18 +181,14 @@ class Shard:
 
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request, in parts, so that other requests wait for a part only."""
-        index = self._index
-        if index is None:
-            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        index = self._opened
         if _is_heavy(request):
             return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
         return await self._reply(index, request, timeout_s, PART_QUERIES)
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
         """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
-        index = self._index
-        if index is None:
-            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        index = self._opened
         ask = getattr(index, "search_each", None)
 
         def told(rows: Sequence[int], result: Any) -> None:
@@ -206,9 +208,7 @@ class Shard:
         return asked or _Tasks(self, request, timeout_s, ended)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        index = self._index
-        if index is None:
-            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        index = self._opened
         from velo_serving.shard.look_up import look_up
 
         return await asyncio.to_thread(look_up, index, what, arguments)
@@ -217,16 +217,12 @@ class Shard:
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Write rows, as ``ShardWriter.write``; canceling does not undo it."""
-        index = self._index
-        if index is None:
-            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        index = self._opened
         return await self._writer.write(index, what, arguments, timeout_s)
 
     async def trial(self, timeout_s: float) -> bool:
         """Run a probe search until any search ends; False if none did, but the processor was at work."""
-        index = self._index
-        if index is None:
-            raise ShardUnavailableError(f"shard {self.name} has no open index")
+        index = self._opened
         request = SearchRequest(np.ones((1, self._health.dim), dtype=np.float32), 1)
         ended, worked_s = self._ended, _worked_s()
         own = asyncio.ensure_future(_search(index, request, timeout_s))

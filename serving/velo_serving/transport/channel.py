@@ -23,9 +23,8 @@ from velo_serving.transport.codec import (
     encode_each,
     encode_search,
 )
-from velo_serving.transport.endpoint import Endpoint, this_host
+from velo_serving.transport.endpoint import Endpoint, asks, this_host
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
-from velo_serving.transport.tls import asks
 from velo_serving.transport.together import Together, Waiting, is_plain
 
 #: A reply may be so large: a million hits with their metadata.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import itertools
 import json
 import struct
@@ -135,9 +136,7 @@ def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
     message = decode(head, _Search)
     if message.rows < 0 or message.dim < 1 or message.rows * message.dim * 4 != len(body):
-        raise ProtocolError(
-            f"{message.rows} vectors of {message.dim} numbers do not lie in {len(body)} bytes"
-        )
+        raise ProtocolError(f"{message.rows} vectors of {message.dim} numbers do not fit {len(body)} bytes")
     if message.k < 1 or (message.group_by is not None and message.radius is not None):
         raise ProtocolError(f"no search has k = {message.k}, or both groups and a radius")
     if message.filters is not None and len(message.filters) not in (1, message.rows):
@@ -441,3 +440,13 @@ def _groups_of(
         raise ProtocolError("the groups do not go with the hits")
     rest = iter(values)
     return [[(next(rest), size) for size in row] for row in sizes]
+
+
+@functools.cache
+def import_pandas() -> None:
+    """Let pyarrow import pandas, if it is installed.
+
+    It does so for the first list that becomes an array, for up to some seconds, in which an event loop would
+    stop.
+    """
+    pa.array([None])

@@ -1,9 +1,10 @@
-"""The endpoint of a shard's process."""
+"""The endpoint of the process of a shard, and TLS between gateways and shards."""
 
 from __future__ import annotations
 
 import re
 import secrets
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,3 +56,33 @@ def ports_of(text: str | None) -> range:
     if not 1 <= first <= last <= 65535:
         raise InvalidArgumentError(f"a range of ports reads '7100-7199', not {text!r}", argument="ports")
     return range(first, last + 1)
+
+
+#: What lies in the folder, in PEM: this machine's certificate and its key, and who vouches for all machines.
+CERTIFICATE, KEY, AUTHORITY = "cert.pem", "key.pem", "ca.pem"
+
+
+def listens(folder: str) -> ssl.SSLContext:
+    """The context of shards: clients need a certificate of the authority."""
+    context = _with_files(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), folder)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def asks(folder: str) -> ssl.SSLContext:
+    """The context of gateways. Shards are identified by their authority, not by host names."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    return _with_files(context, folder)
+
+
+def _with_files(context: ssl.SSLContext, folder: str) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(Path(folder) / CERTIFICATE, Path(folder) / KEY)
+        context.load_verify_locations(Path(folder) / AUTHORITY)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{folder}: {CERTIFICATE}, {KEY} or {AUTHORITY} cannot be used: {error}", argument="tls"
+        ) from None
+    return context

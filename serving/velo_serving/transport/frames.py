@@ -103,9 +103,7 @@ class FrameReader:
             if magic != _MAGIC:
                 raise ProtocolError(f"a frame begins with {magic!r}, not with {_MAGIC!r}")
             if version != PROTOCOL:
-                raise ProtocolVersionError(
-                    f"the other side speaks version {version} of the protocol, this one version {PROTOCOL}"
-                )
+                raise ProtocolVersionError(f"the other side uses protocol version {version}, not {PROTOCOL}")
             if kind not in _KINDS:
                 raise ProtocolError(f"there is no kind {kind} of frame")
             if head_bytes + body_bytes > self.bytes_max:

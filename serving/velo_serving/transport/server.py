@@ -35,9 +35,8 @@ from velo_serving.transport.codec import (
     encode_hits,
     encode_replies,
 )
-from velo_serving.transport.endpoint import Endpoint, ports_of, this_host
+from velo_serving.transport.endpoint import Endpoint, listens, ports_of, this_host
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
-from velo_serving.transport.tls import listens
 from velo_serving.transport.together import is_plain
 
 #: A stranger may send so much, and take so long, before it has shown the token.
@@ -144,9 +143,7 @@ class ShardServer:
                 return await loop.create_server(lambda: _Peer(self), host, port, ssl=context)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
-                    raise PortInUseError(
-                        f"shard {self.shard.name} cannot listen at {host}: {error}"
-                    ) from None
+                    raise PortInUseError(f"shard {self.shard.name} cannot bind {host}: {error}") from None
         raise PortInUseError(f"shard {self.shard.name}: of {host} all ports {ports} are in use")
 
     async def health(self) -> ShardHealth:
@@ -256,9 +253,7 @@ class _Peer(asyncio.Protocol):
         numbers = range(first, first + count)
         for under_way in (self._tasks, self._each):
             if not under_way.keys().isdisjoint(numbers):
-                raise ProtocolError(
-                    f"request {next(filter(under_way.__contains__, numbers))} is under way already"
-                )
+                raise ProtocolError(f"request {next(filter(under_way.__contains__, numbers))} is running")
         under_way_count = len(self._tasks) + len(self._each)
         if under_way_count + count <= self._server.limits.requests_max:
             return True
@@ -374,16 +369,9 @@ class ShardHost:
         self._server = server
         self._thread = LoopThread("velo-road")
 
-    def start(
-        self,
-        *,
-        path: str | None = None,
-        host: str | None = None,
-        ports: str | None = None,
-        tls: str | None = None,
-    ) -> Endpoint:
-        """Start serving; return the endpoint."""
-        return self._thread.call(self._server.start(path=path, host=host, ports=ports, tls=tls))
+    def start(self, **where: str | None) -> Endpoint:
+        """Start serving, as ``ShardServer.start``; return the endpoint."""
+        return self._thread.call(self._server.start(**where))
 
     def close(self) -> None:
         self._thread.call(self._server.close())

@@ -57,9 +57,7 @@ class Embedding:
     async def vector(self, text: str, dim: int, timeout_s: float) -> Float32Matrix:
         """The vector of a text, of shape (1, dim)."""
         if self._function is None:
-            raise UnsupportedError(
-                "this server has no embedding function: velo serve --embed MODULE:FUNCTION"
-            )
+            raise UnsupportedError("the server has no embedding function: velo serve --embed MODULE:FUNCTION")
         if self._waiting >= WAITING_MAX:
             raise QueueFullError(f"{self._waiting} texts wait for the embedding function already")
         work = asyncio.ensure_future(self._called(self._function, text))

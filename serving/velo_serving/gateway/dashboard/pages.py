@@ -1,13 +1,30 @@
-"""The files of the page over HTTP: read once, and nothing else may run in them."""
+"""The files of the dashboard over HTTP: read once, and restricted to this server."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
 
-from velo_serving.gateway.dashboard.files import FILES, FOLDER
+FOLDER: Final = Path(__file__).parent / "page"
+
+#: Of each file its kind; the page itself is the first.
+FILES: Final = {
+    "index.html": "text/html",
+    "window.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "api.js": "text/javascript",
+    "dom.js": "text/javascript",
+    "map.js": "text/javascript",
+    "tables.js": "text/javascript",
+    "window.js": "text/javascript",
+}
+
+#: What loads without a key: files that are the same everywhere, and tell nothing of any collection.
+WINDOW_PATHS: Final = ("/ui", "/ui/", *(f"/ui/{name}" for name in FILES))
+
 
 #: Scripts, styles and requests of this server alone; no script can make markup of a text.
 _POLICY: Final = (

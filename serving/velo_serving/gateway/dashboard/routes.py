@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 from velo.errors import InvalidArgumentError
 from velo_serving.gateway.dashboard.directions import Directions
 from velo_serving.gateway.dashboard.embedding import Embedding
-from velo_serving.gateway.rows import Looked, LookupRoute, check_dim, parsed_lookup, status_of
-from velo_serving.gateway.schemas import Status, seconds
-from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.gateway.operations import ERRORS, Call, Operation
+from velo_serving.gateway.rows import Looked, parsed_lookup, status_of
+from velo_serving.gateway.schemas import Status, check_dims, seconds
 from velo_serving.protocol.requests import AllowPartial, Ids, OneFilter, Timeout, check_ids
 from velo_serving.routing import lookups
 from velo_serving.routing.served import Generation
@@ -113,9 +113,9 @@ class MapAnswer(Status, kw_only=True):
     shares: list[float]
 
 
-def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
-    async def info(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-        asked = parsed_lookup(InfoBody, body, limits)
+def window_routes(embedding: Embedding) -> tuple[Operation, ...]:
+    async def info(call: Call, now: Generation) -> Looked:
+        asked = parsed_lookup(InfoBody, call)
         found = await lookups.info(
             now.router, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
         )
@@ -125,36 +125,36 @@ def window_routes(embedding: Embedding) -> tuple[LookupRoute, ...]:
         told = {"shards": shards, "columns": columns, "ids": ids, "embeds": bool(embedding)}
         return Looked(told | status_of(found))
 
-    async def embed(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-        asked = parsed_lookup(EmbedBody, body, limits)
+    async def embed(call: Call, now: Generation) -> Looked:
+        asked = parsed_lookup(EmbedBody, call)
         made = await embedding.vector(asked.text, now.dim, seconds(asked.timeout_ms) or EMBED_S)
         return Looked({"vector": made[0].tolist()})
 
     return (
-        LookupRoute("info", "What a collection costs", InfoBody, InfoAnswer, info),
-        LookupRoute("vectors", "Vectors of some ids, or nearly", VectorsBody, VectorsAnswer, _vectors),
-        LookupRoute("embed", "The vector of a text", EmbedBody, EmbedAnswer, embed),
-        LookupRoute("map", "A sample in the plane", MapBody, MapAnswer, _map),
+        Operation("info", "What a collection costs", InfoBody, InfoAnswer, ERRORS, info),
+        Operation("vectors", "Vectors of some ids, or nearly", VectorsBody, VectorsAnswer, ERRORS, _vectors),
+        Operation("embed", "The vector of a text", EmbedBody, EmbedAnswer, ERRORS, embed),
+        Operation("map", "A sample in the plane", MapBody, MapAnswer, ERRORS, _map),
     )
 
 
-async def _vectors(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(VectorsBody, body, limits)
+async def _vectors(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(VectorsBody, call)
     timeout_s = seconds(asked.timeout_ms)
     found = await lookups.vectors(now.router, asked.ids, now.dim, decoded=True, timeout_s=timeout_s)
     return Looked({"vectors": found.tolist()})
 
 
-async def _map(body: bytes, now: Generation, limits: GatewayLimits) -> Looked:
-    asked = parsed_lookup(MapBody, body, limits)
+async def _map(call: Call, now: Generation) -> Looked:
+    asked = parsed_lookup(MapBody, call)
     if asked.vector is not None:
-        check_dim(asked.vector, now.dim)
+        check_dims([asked.vector], now.dim, "vector")
     timeout_s = seconds(asked.timeout_ms)
     found = await lookups.sample(
         now.router,
         asked.filter,
         now.dim,
-        limit=max(1, min(asked.limit, limits.vectors_bytes_max // (4 * now.dim))),
+        limit=max(1, min(asked.limit, call.limits.vectors_bytes_max // (4 * now.dim))),
         columns=[] if asked.color is None else [asked.color],
         seed=asked.seed,
         timeout_s=timeout_s,
