@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from velo_serving.gateway.access import Access
     from velo_serving.hosting.serve import serve_connected, serve_local, serve_ray, start_ray, stop_ray
     from velo_serving.on_ray.building import build_on_ray
-    from velo_serving.on_ray.cluster import Cluster
-    from velo_serving.on_ray.cluster_search import ClusterSearch
+    from velo_serving.on_ray.cluster import Cluster, ClusterSearch
     from velo_serving.on_ray.datasets import read_velo, write_velo
     from velo_serving.on_ray.serve_app import serve_app
     from velo_serving.on_ray.vector_search import VectorSearch
@@ -62,7 +61,7 @@ _HOMES = {
     "Backend": "routing.backend",
     "Client": "client.client",
     "Cluster": "on_ray.cluster",
-    "ClusterSearch": "on_ray.cluster_search",
+    "ClusterSearch": "on_ray.cluster",
     "Collection": "catalog.collection",
     "GatewayLimits": "protocol.limits",
     "Generation": "routing.served",
@@ -88,7 +87,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

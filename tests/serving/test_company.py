@@ -77,7 +77,7 @@ def test_the_engine_is_idle_once_the_client_has_gone(tmp_path: Path) -> None:
 
         async def hold(queries: Any) -> None:
             if not bool((queries == VECTORS[7]).all()):
-                return  # a search on trial
+                return  # a probe search
             loop.call_soon_threadsafe(begun.set)
             try:
                 await asyncio.sleep(30.0)

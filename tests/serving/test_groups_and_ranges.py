@@ -18,7 +18,7 @@ from velo.errors import NotFiniteError, UnknownColumnError
 from velo.testing import synthetic_vectors
 from velo_serving import open_local_backend
 from velo_serving.protocol.types import Answer, Hits, SearchRequest
-from velo_serving.routing.grouping import fill_groups, follow_ups, merge_groups, thin_groups
+from velo_serving.routing.merge import fill_groups, follow_ups, merge_groups, thin_groups
 
 ROWS, DIM, SHARDS = 2_000, 16, 4
 SURE: dict[str, Any] = {"list_size": 600}

@@ -137,7 +137,7 @@ async def test_a_quiet_shard_is_tried_and_falls_whatever_its_health_says(stage: 
     await stage.clock.crank(LIMITS.trial_s)
     assert task.result().shards_answered == 1
     assert stage.states == ["down", "up"]
-    assert "search on trial" in stage.router.shards()[0].reason
+    assert "probe search" in stage.router.shards()[0].reason
     assert hung.resets > 0
     assert stage.router.shards()[0].calls_in_flight == 0
     assert (await stage.router.search(request())).shards_answered == 1  # nobody waits for it any more

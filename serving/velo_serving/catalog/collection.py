@@ -220,9 +220,7 @@ def _read_index(folder: Path, name: str) -> Collection:
         manifest = _parse(content, folder / MANIFEST_FILE)
         rows = manifest.get("n")
     else:
-        what = (
-            f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is not a folder"
-        )
+        what = f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is no folder"
         raise NotAnIndexError(f"{folder} {what}", file=str(folder))
     try:
         uuid = built_uuid(folder)
@@ -304,9 +302,7 @@ def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, 
     version = document.get("version", "")
     if not isinstance(version, str):
         raise wrong("version", "must be text")
-    return Collection(
-        name, folder, document["n"], document["dim"], document["metric"], tuple(shards), version
-    )
+    return Collection(name, folder, document["n"], document["dim"], document["metric"], (*shards,), version)
 
 
 def _below(folder: Path | str, relative: str) -> Path | str:

@@ -64,29 +64,24 @@ class About:
         )
 
     def of_build(self, path: str | Path, version: str) -> Collection:
-        """Another build under this name."""
         return replace(read_collection(path, name=self.collection.name), version=version)
 
 
 class Launcher(Protocol[H]):
-    """Starts the shards of a generation; ``H`` is what it knows each of them by."""
+    """Starts the shards of a generation; ``H`` is the handle of a shard.
 
-    def start(self, about: About) -> dict[Place, H]:
-        """Start all shards without waiting for them; if one cannot be started, none is."""
+    ``start`` starts all without waiting, or none. ``healths`` waits until all have opened their index, or
+    raises the error of the one that failed. ``succeed`` makes shards report the next generation;
+    ``await_left`` waits until no gateway is connected to them; ``end`` stops them for good.
+    """
 
+    def start(self, about: About) -> dict[Place, H]: ...
     def healths(
         self, about: About, started: Mapping[Place, H], timeout_s: float, progress: Progress | None
-    ) -> dict[Place, ShardHealth]:
-        """Wait until all have opened their index, or raise the error of the one that failed."""
-
-    def succeed(self, former: Mapping[Place, H], generation: int) -> None:
-        """Let shards report the generation that succeeds them."""
-
-    def await_left(self, former: Mapping[Place, H], timeout_s: float) -> None:
-        """Wait until no gateway is connected to these shards."""
-
-    def end(self, started: Mapping[Place, H]) -> None:
-        """Stop shards and do not restart them."""
+    ) -> dict[Place, ShardHealth]: ...
+    def succeed(self, former: Mapping[Place, H], generation: int) -> None: ...
+    def await_left(self, former: Mapping[Place, H], timeout_s: float) -> None: ...
+    def end(self, started: Mapping[Place, H]) -> None: ...
 
 
 def start_generation(
@@ -128,7 +123,6 @@ def check_shard(collection: Collection, health: ShardHealth, name: str) -> None:
 
 
 def superseded(place: Place, generation: int) -> SupersededError:
-    """The error of a generation whose shards have ended."""
     return SupersededError(
         f"generation {place.generation} of {place.collection} is no longer served", generation=generation
     )

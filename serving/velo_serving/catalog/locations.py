@@ -120,7 +120,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
         )
     if writable:
         raise InvalidArgumentError(
-            f"shard {name} lies in a store, {urls[0]}, and what is staged from there is only read",
+            f"shard {name} is in a store, {urls[0]}, and so read-only",
             argument="writable",
         )
     failures: list[LocationError] = []
@@ -169,7 +169,6 @@ def keep(folder: Path, checksum: str) -> None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Hold the lock for the creation of a folder."""
     handle = os.open(target.with_name(f".{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -43,30 +43,22 @@ class Place:
 
 
 class Directory(Protocol):
-    """The served collections and the endpoints of their shards: processes of ours, or Ray's."""
+    """The served collections and the endpoints of their shards, in processes of ours or of Ray.
+
+    ``exchange`` starts the build at a path and returns the generation to which gateways switch. ``snapshot``
+    copies the current rows of a collection to another folder.
+    """
 
     @property
-    def records(self) -> Sequence[CollectionRecord]:
-        """The collections."""
-
-    async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Return the record of a generation of a collection."""
-
-    async def exchange(self, collection: str, path: str, version: str) -> int:
-        """Start the build at a path; return the generation to which gateways switch."""
-
-    async def snapshot(self, collection: str, path: str) -> None:
-        """Copy the current rows of a collection to another folder."""
-
-    async def locate(self, place: Place) -> Endpoint:
-        """Return the present endpoint of a shard."""
+    def records(self) -> Sequence[CollectionRecord]: ...
+    async def record(self, collection: str, generation: int) -> CollectionRecord: ...
+    async def exchange(self, collection: str, path: str, version: str) -> int: ...
+    async def snapshot(self, collection: str, path: str) -> None: ...
+    async def locate(self, place: Place) -> Endpoint: ...
 
 
 class Keeper(Directory, Protocol):
-    """A directory that can create and drop collections, where the server has a folder for them."""
+    """A directory that can create and drop collections; ``drop`` returns the names of files that stay."""
 
-    async def create(self, name: str, shape: Shape) -> None:
-        """Make a collection without rows and add it to the records."""
-
-    async def drop(self, name: str) -> list[str]:
-        """Remove a collection; return the names of files that velo did not make and leaves."""
+    async def create(self, name: str, shape: Shape) -> None: ...
+    async def drop(self, name: str) -> list[str]: ...

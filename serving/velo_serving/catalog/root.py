@@ -56,9 +56,8 @@ class Root:
         return remove_index(Path(collection.path))
 
     def check_drop(self, collection: Collection) -> None:
-        """Refuse a collection outside this folder."""
         if Path(collection.path).parent != self.folder:
-            raise UnsupportedError(f"{collection.name} does not lie in {self.folder}: it is not dropped here")
+            raise UnsupportedError(f"{collection.name} is not in {self.folder}")
 
 
 def snapshot_collection(collection: Collection, path: str) -> None:
@@ -66,7 +65,7 @@ def snapshot_collection(collection: Collection, path: str) -> None:
     source = collection.path
     shards = [] if collection.shards[0].path == source else [entry.path for entry in collection.shards]
     if not all(isinstance(one, Path) for one in (source, *shards)):
-        raise UnsupportedError(f"{collection.name} lies in an object store, which keeps it")
+        raise UnsupportedError(f"{collection.name} is in an object store")
     folder = Path(source)
     target = Path(path)
     if not target.is_absolute():

@@ -93,7 +93,6 @@ def json_call(path: str, fields: Mapping[str, Any], read: Callable[[Any], R]) ->
 
 
 def for_rows(path: str, fields: Mapping[str, Any]) -> Call[pa.Table]:
-    """A request that is answered in Arrow, which keeps all types."""
     call = json_call(path, fields, dict)
     headers = {**call.headers, "Accept": ARROW}
     return Call("POST", path, _table_of, call.body, headers)
@@ -253,7 +252,6 @@ def _hits_of_arrow(table: pa.Table, query_count: int, k: int | None) -> Hits:
 def _vectors_of(
     rows: Sequence[Sequence[Sequence[float] | None]] | None, k: int
 ) -> npt.NDArray[np.float32] | None:
-    """Vectors of JSON; NaN for missing ones."""
     if rows is None:
         return None
     dim = max((len(one) for row in rows for one in row if one is not None), default=0)
@@ -284,7 +282,6 @@ def _query_text(value: Any) -> str:
 
 
 def _name(request: str | None) -> str | None:
-    """Check that the name of a request is text that a URL can hold."""
     try:
         if request is not None:
             request.encode()
@@ -301,7 +298,6 @@ def write_call(
     request: str | None,
     timeout_s: float | None,
 ) -> Call[Written]:
-    """Rows as an Arrow stream, which keeps all types."""
     columns: dict[str, Any] = {}
     count = 0
     if vectors is not None:
@@ -339,7 +335,6 @@ def write_call(
 
 
 def id_column(ids: Any) -> Any:
-    """Ids, or a single id, as the library reads them."""
     return checked_ids([ids] if isinstance(ids, str | int | np.integer) else ids)
 
 

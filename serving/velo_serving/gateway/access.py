@@ -29,7 +29,6 @@ OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/
 #: Where the script and the style of the page at ``/docs`` lie.
 DOCS_FILES: Final = "/docs-files"
 
-#: Keys are long enough that nobody guesses one.
 KEY_LENGTH_MIN: Final = 16
 
 _ROLES: Final[tuple[Role, ...]] = ("read", "admin")
@@ -213,7 +212,7 @@ def describe_security(
             continue
         for method, operation in methods.items():
             operation["security"] = [{"apiKey": []}]
-            told = operation["responses"]
-            told["401"] = {"description": "No key, or one that is not known.", "content": dict(errors)}
+            responses = operation["responses"]
+            responses["401"] = {"description": "No key, or one that is not known.", "content": dict(errors)}
             if (method, path) in need_admin:
-                told["403"] = {"description": "A key that is for reading.", "content": dict(errors)}
+                responses["403"] = {"description": "A key that is for reading.", "content": dict(errors)}

@@ -50,12 +50,12 @@ from velo_serving.gateway.schemas import (
 )
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.watched import Aliases
-from velo_serving.gateway.writes import WRITES
+from velo_serving.gateway.write_bodies import WRITES
 from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
-from velo_serving.routing import hit_vectors, lookups
+from velo_serving.routing import hybrid, lookups
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
@@ -228,11 +228,9 @@ def create_app(
 
     @app.get("/readyz", **readiness)
     async def readyz() -> Response:
+        served = backend.collections
         ready = backend.ready(ready_shards) and not backend.draining
-        up = {
-            served.name: f"{served.router.shards_up}/{served.router.shards_total} shards"
-            for served in backend.collections
-        }
+        up = {one.name: f"{one.router.shards_up}/{one.router.shards_total} shards" for one in served}
         return _json(ReadyAnswer("ready" if ready else "not ready", up), 200 if ready else 503)
 
     @app.get("/metrics", response_class=Response, summary="Metrics for Prometheus")
@@ -312,7 +310,6 @@ class _Gate:
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
-        """Reserve memory for the rows of a write."""
         if self._bytes_written + size > self._limits.writes_bytes_max:
             raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
         self._bytes_written += size
@@ -433,7 +430,7 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
     if parsed.ids is not None:
         queries = await lookups.vectors(now.router, parsed.ids, now.dim, timeout_s=parsed.timeout_s)
         parsed = structs.replace(parsed, queries=queries, ids=None)
-    answer = await hit_vectors.search(now.router, parsed, now.dim, spent_s=time.perf_counter() - started)
+    answer = await hybrid.search(now.router, parsed, now.dim, spent_s=time.perf_counter() - started)
     return replace(answer, version=now.version)
 
 
@@ -459,9 +456,8 @@ def _summary(served: ServedCollection) -> CollectionSummary:
 
 
 def _columns_of(router: Router) -> list[str]:
-    """The columns of a collection, as reported by the first shard that has any."""
-    told = [one.health.details.get("columns", ()) for one in router.shards() if one.health is not None]
-    return [str(name) for name in next(filter(None, told), ())]
+    reported = [one.health.details.get("columns", ()) for one in router.shards() if one.health is not None]
+    return [str(name) for name in next(filter(None, reported), ())]
 
 
 def _describe(served: ServedCollection) -> CollectionAnswer:

@@ -53,7 +53,6 @@ _TEXT_MAX = 1 << 16
 
 
 def media_type_of(content_type: str | None) -> str:
-    """The media type that a Content-Type header names; JSON without one."""
     media_type = (content_type or JSON).partition(";")[0].strip().lower()
     if media_type in READS:
         return media_type
@@ -221,7 +220,6 @@ def _request(
 
 
 def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> None:
-    """Refuse a fusion depth below k or above the limits."""
     depth = fusion.depth_of(k)
     if fusion.depth is None:
         return

@@ -38,9 +38,7 @@ class CreateOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=128, description="What it is called.")]
     dim: Annotated[int, Meta(ge=1, le=limit_of("dim")[1], description="Numbers of a vector.")]
     metric: Annotated[Literal["l2", "ip", "cosine"], Meta(description="What is near.")] = "l2"
-    dtype: Annotated[
-        Literal["float32", "float16", "uint8", "int8"], Meta(description="Numbers of vectors.")
-    ] = "float32"
+    dtype: Annotated[Literal["float32", "float16", "uint8", "int8"], Meta(description="Numbers.")] = "float32"
 
 
 class CreateBody(CreateOptions, kw_only=True, forbid_unknown_fields=True):
@@ -57,12 +55,8 @@ class CreateBody(CreateOptions, kw_only=True, forbid_unknown_fields=True):
 class PublishBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """The build to serve from now on."""
 
-    path: Annotated[
-        Path, Meta(description="A build: a folder that the shards' processes see, or in an object store.")
-    ]
-    version: Annotated[
-        str, Meta(min_length=1, max_length=256, description="What it is called; another one than now.")
-    ]
+    path: Annotated[Path, Meta(description="A build: a folder that the shards see, or a URL of a store.")]
+    version: Annotated[str, Meta(min_length=1, max_length=256, description="Its name, another one than now.")]
 
 
 class SnapshotBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -134,7 +128,6 @@ async def _create(backend: Backend, call: Call, _: None) -> CreateAnswer:
 
 
 async def drop(name: str, backend: Backend) -> DropAnswer:
-    """Remove a collection."""
     started = time.perf_counter()
     left = await backend.drop(name)
     return DropAnswer(name, left, took_ms(started))
@@ -157,7 +150,6 @@ async def _snapshot(has_keys: bool, call: Call, served: ServedCollection) -> Sna
 
 
 def administration(backend: Backend, has_keys: bool) -> tuple[Operation, ...]:
-    """The operations on collections as a whole."""
     return (
         Operation(
             "publish",

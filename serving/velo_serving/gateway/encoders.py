@@ -77,9 +77,7 @@ def _to_json(answer: Answer, took_ms: float) -> bytes:
     if hits.scores is not None:
         body["scores"] = [row[:count] for row, count in zip(hits.scores.tolist(), counts, strict=True)]
     if hits.groups is not None:
-        body["groups"] = [
-            [{"value": _plain(value), "size": size} for value, size in groups] for groups in hits.groups
-        ]
+        body["groups"] = [[{"value": _plain(value), "size": n} for value, n in row] for row in hits.groups]
     body |= _status(answer, took_ms)
     # JSON has no NaN: a column that holds one reads null. Bytes travel as base64.
     return to_json(body, inf_nan_mode="null", bytes_mode="base64")

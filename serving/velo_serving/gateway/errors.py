@@ -48,7 +48,7 @@ class BodyTimeoutError(serving_errors.ServingError):
     """The client took too long to send its body."""
 
 
-#: The first line that matches decides, so that the special stands before the general.
+#: The first match decides, so subclasses precede their bases.
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (serving_errors.AdminKeyError, 403),
     (serving_errors.ApiKeyError, 401),
@@ -152,10 +152,10 @@ def install(app: FastAPI) -> None:
         message = f"{request.method} {request.url.path}: {error.detail}"
         return _response({"type": kind, "message": message}, error.status_code, error.headers)
 
-    async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=400)  # nobody reads it
+    async def disconnected(request: Request, error: Exception) -> Response:
+        return Response(status_code=400)
 
-    app.add_exception_handler(ClientDisconnect, gone)
+    app.add_exception_handler(ClientDisconnect, disconnected)
     app.add_exception_handler(VeloError, ours)
     app.add_exception_handler(HTTPException, routing)
     app.add_exception_handler(Exception, ours)

@@ -28,7 +28,6 @@ log = logging.getLogger("velo_serving.requests")
 
 
 def note(**facts: Any) -> None:
-    """Add facts to the log line of the present request."""
     notes = _notes.get()
     if notes is not None:
         notes.update(facts)
@@ -108,7 +107,6 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """Log velo's server and uvicorn to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("velo_serving", "uvicorn"):

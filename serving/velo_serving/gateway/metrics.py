@@ -19,12 +19,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import velo
 from velo_serving.gateway.logs import StatusWatch
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Hits
 from velo_serving.routing.backend import Backend
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: From what a shard takes in memory to what nobody waits for.
+#: Buckets from a search in memory to a timeout.
 SECONDS = (
     *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
@@ -127,7 +128,7 @@ class _Children(Generic[M]):
         return known
 
 
-class _RouterObserver:
+class _RouterObserver(Observer):
     def __init__(self, metrics: Metrics, collection: str) -> None:
         self._collection = collection
         self._counters = metrics.counters
@@ -216,7 +217,7 @@ class _Gauges:
         }
 
     def write(self) -> None:
-        if self._alone:  # what went is told no more; files of several gateways keep what was said
+        if self._alone:  # forget dropped collections; shared files keep them
             for gauge, one in self._gauges.items():
                 if gauge.labels:
                     one.clear()

@@ -29,7 +29,7 @@ ERRORS: Errors = {
 }
 
 WRITE_ERRORS: Errors = {
-    **{status: told for status, told in ERRORS.items() if status != 406},
+    **{status: text for status, text in ERRORS.items() if status != 406},
     409: "An id is there already, or the collection is only read.",
     503: "Shards are away. `shards` names those that did not write, if others did.",
     504: "The deadline passed; it may have been written.",
@@ -37,7 +37,7 @@ WRITE_ERRORS: Errors = {
 }
 
 PUBLISH_ERRORS: Errors = {
-    **{status: told for status, told in ERRORS.items() if status not in (406, 504)},
+    **{status: text for status, text in ERRORS.items() if status not in (406, 504)},
     403: "A key that is for reading, or a server without keys.",
     422: "The version is served already, or the build cannot be.",
 }
@@ -50,7 +50,7 @@ SNAPSHOT_ERRORS: Errors = {
 }
 
 CREATE_ERRORS: Errors = {
-    **{status: told for status, told in PUBLISH_ERRORS.items() if status not in (403, 404)},
+    **{status: text for status, text in PUBLISH_ERRORS.items() if status not in (403, 404)},
     409: "There is one of that name, or a folder.",
     422: "A wrong name, size or type, or no folder for collections.",
     507: WRITE_ERRORS[507],
@@ -58,8 +58,8 @@ CREATE_ERRORS: Errors = {
 
 DROP_ERRORS: Errors = {
     404: ERRORS[404],
-    422: "It lies elsewhere, or there is no folder for collections.",
-    429: "Somebody else writes to it.",
+    422: "It is elsewhere, or there is no folder for collections.",
+    429: "Another process writes to it.",
     503: ERRORS[503],
 }
 
@@ -118,8 +118,8 @@ class Document:
         binary = {"type": "string", "format": "binary"}
         answers = content_of(answer) | ({bodies.ARROW: {"schema": binary}} if arrow_answer else {})
         responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": answers}}
-        for status, told in (errors or {}).items():
-            responses[status] = {"description": told, "content": content_of(ErrorAnswer)}
+        for status, text in (errors or {}).items():
+            responses[status] = {"description": text, "content": content_of(ErrorAnswer)}
         extra: dict[str, Any] = {}
         if body is not None:
             read = content_of(body)

@@ -30,9 +30,7 @@ from velo_serving.transport.codec import stream_of
 #: Rows of one answer.
 ROWS_MAX: Final = 1000
 
-Columns: TypeAlias = Annotated[
-    list[str] | bool, Meta(description="Columns to bring: their names, or true for all of them.")
-]
+Columns: TypeAlias = Annotated[list[str] | bool, Meta(description="Names of columns, or true for all.")]
 
 
 class CountBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +50,7 @@ class GetBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
     ids: Annotated[Ids, Meta(min_length=1, max_length=ROWS_MAX)]
     columns: Columns = True
-    unknown: Annotated[
-        UnknownIds, Meta(description="Ids that no row has are an error, or left out with `skip`.")
-    ] = "error"
+    unknown: Annotated[UnknownIds, Meta(description="Unknown ids are an error, or skipped.")] = "error"
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True
 

@@ -75,7 +75,7 @@ def parsed_query(model: type[B], pairs: Iterable[tuple[str, Any]]) -> B:
 def refuse_query(pairs: Sequence[tuple[str, str]]) -> None:
     if pairs:
         name = pairs[0][0]
-        raise RequestError(f"{name}: with a JSON body the options stand in the body", argument=name)
+        raise RequestError(f"{name}: with a JSON body the options belong in the body", argument=name)
 
 
 def seconds(timeout_ms: float | None) -> float | None:
@@ -88,7 +88,6 @@ def took_ms(started: float) -> float:
 
 
 def _refusal(fault: str) -> RequestError:
-    """The error for invalid fields, with the position that msgspec names."""
     message, _, place = fault.partition(" - at `$")
     path = place.rstrip("`").lstrip(".").replace("[...]", "")
     field = re.fullmatch(r"Object (?:contains unknown|missing required) field `(.*)`", message)
@@ -113,7 +112,6 @@ def _in_words(types: re.Match[str]) -> str:
 
 
 def _not_json(error: Exception, body: bytes) -> RequestError:
-    """The error for a body that is not JSON, with its position if known."""
     if isinstance(error, RecursionError | UnicodeDecodeError):
         fault = "nested too deeply" if isinstance(error, RecursionError) else "not UTF-8"
         return RequestError(f"the body is {fault}", status=400, kind="MalformedBodyError")
@@ -156,7 +154,6 @@ def check_filter(condition: FilterForm | None, path: str, limits: GatewayLimits)
 
 
 def check_dims(rows: Sequence[Sequence[float]], dim: int, name: str = "vectors") -> None:
-    """Refuse queries of another length than the vectors of the collection."""
     for place, row in enumerate(rows):
         if len(row) != dim:
             path = name if name == "vector" else f"{name}[{place}]"
@@ -168,7 +165,6 @@ def check_dims(rows: Sequence[Sequence[float]], dim: int, name: str = "vectors")
 
 
 def check_matrix(matrix: Any, dim: int) -> Any:
-    """Refuse vectors of other dimensions, or with a number that is not finite."""
     if matrix.shape[1] != dim:
         message = f"the vectors have {matrix.shape[1]} dimensions, the collection {dim}"
         raise DimensionMismatchError(message, argument="vectors")
@@ -197,7 +193,6 @@ def reference(model: type[Struct]) -> dict[str, Any]:
 
 
 def content_of(model: type[Struct]) -> dict[str, Any]:
-    """JSON content of a struct, with its example."""
     example = getattr(model, "EXAMPLE", None)
     shown = {} if example is None else {"example": example}
     return {"application/json": {"schema": reference(model), **shown}}
@@ -223,14 +218,14 @@ def _parameter(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
     schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {}
     if schema.get("default", ...) is None:
         del schema["default"]
-    told: dict[str, Any] = {
+    parameter: dict[str, Any] = {
         "name": name,
         "in": "query",
         "required": False,
         "description": f"{field['description']} Not with a JSON body, which has it as a field.",
         "schema": schema,
     }
-    return told | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
+    return parameter | ({"style": "form", "explode": True} if schema.get("type") == "array" else {})
 
 
 # ---- answers: those of searches are written by hand, for speed ----
@@ -250,9 +245,7 @@ class Status(Struct, kw_only=True):
     shards_answered: int
     shards_total: int
     partial: bool
-    failures: Annotated[
-        list[ShardFailureAnswer], Meta(description="Why shards are missing, if any are.")
-    ] = []
+    failures: Annotated[list[ShardFailureAnswer], Meta(description="Why shards are missing.")] = []
 
 
 class GroupAnswer(Struct):
@@ -282,9 +275,7 @@ class SearchAnswer(Status, kw_only=True):
     metadata: list[list[dict[str, Any]]] | None = None
     vectors: Annotated[
         list[list[list[float] | None]] | None,
-        Meta(
-            description="With `return_vectors`: of each hit; null where its row or shard went away meanwhile."
-        ),
+        Meta(description="With `return_vectors`: of each hit; null if its row or shard is missing."),
     ] = None
     scores: Annotated[
         list[list[float]] | None,
@@ -294,9 +285,7 @@ class SearchAnswer(Status, kw_only=True):
         list[list[GroupAnswer]] | None,
         Meta(description="With `group_by`: each query's groups, nearest first, as they follow in its row."),
     ] = None
-    limited: Annotated[
-        list[bool] | None, Meta(description="With `radius`: whether `limit` left some out.")
-    ] = None
+    limited: Annotated[list[bool] | None, Meta(description="With `radius`: whether there are more.")] = None
     version: Annotated[str | None, Meta(description="Of the collection, where it has one.")] = None
 
 
@@ -357,7 +346,7 @@ class CollectionList(Struct):
     """All collections served here."""
 
     collections: list[CollectionSummary]
-    aliases: Annotated[dict[str, str], Meta(description="Other names, and what they stand for.")] = {}
+    aliases: Annotated[dict[str, str], Meta(description="Collections by their aliases.")] = {}
 
 
 class HealthAnswer(Struct):

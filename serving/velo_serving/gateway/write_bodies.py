@@ -1,11 +1,14 @@
-"""Bodies of writes: JSON and Arrow, made into what shards are told."""
+"""Writes over HTTP: bodies in JSON and Arrow, and the operations."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -20,6 +23,8 @@ from velo.errors import (
 )
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
+from velo_serving.gateway.logs import note
+from velo_serving.gateway.operations import WRITE_ERRORS, Call, Operation
 from velo_serving.gateway.schemas import (
     check_dims,
     check_filter,
@@ -28,11 +33,14 @@ from velo_serving.gateway.schemas import (
     parsed_query,
     refuse_query,
     seconds,
+    took_ms,
 )
 from velo_serving.protocol.errors import BodyTooLargeError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import Ids, OneFilter, Timeout, check_ids
-from velo_serving.routing.writes import RowFormat, Verb, WriteRequest
+from velo_serving.routing import writes as collection_writes
+from velo_serving.routing.served import Generation
+from velo_serving.routing.writes import Maintenance, RowFormat, Verb, WriteRequest
 
 #: What an Arrow column is called that is metadata of the name of another part of the row.
 _METADATA: Final = "metadata."
@@ -64,9 +72,7 @@ class InsertBody(WriteOptions, kw_only=True, forbid_unknown_fields=True):
     }
 
     vectors: Annotated[list[list[float]], Meta(description="One a row, all of the same length.")]
-    ids: Annotated[Ids | None, Meta(description="One a row; none where the collection numbers its rows.")] = (
-        None
-    )
+    ids: Annotated[Ids | None, Meta(description="One for each row, unless the rows are numbered.")] = None
     metadata: MetadataRows | None = None
 
     def __post_init__(self) -> None:
@@ -294,7 +300,6 @@ def _check_ids(request: WriteRequest) -> None:
 
 
 def _table(given: Any, schema: pa.Schema, count: int) -> pa.Table:
-    """JSON metadata in the types of the collection's columns."""
     if isinstance(given, list):
         names = list(dict.fromkeys(name for row in given for name in row))
         found = len(given)
@@ -368,3 +373,72 @@ def _check_number(value: Any, kind: Any) -> None:
             raise ValueError(f"{value} is above what it holds")
     elif isinstance(value, float) and not value.is_integer():
         raise ValueError(f"{value} is no whole number")
+
+
+class WriteAnswer(Struct):
+    """The result of a write."""
+
+    rows: Annotated[int, Meta(description="Rows that it changed.")]
+    missing: Annotated[int, Meta(description="Ids that no row had.")]
+    replaced: Annotated[int, Meta(description="Of an upsert: rows that took the place of others.")]
+    first_id: Annotated[int | None, Meta(description="The first id, if rows are numbered.")]
+    repeated: Annotated[bool, Meta(description="A request of this `request_id` was done before.")]
+    durable: Annotated[bool, Meta(description="It is on the device already.")]
+    pressure: Annotated[float, Meta(description="How full the memory for new rows is; at 1 writes wait.")]
+    sequences: Annotated[dict[str, int], Meta(description="The number of the change in each shard.")]
+    took_ms: float
+
+
+class MaintenanceAnswer(Struct):
+    """Whether it is done; else it goes on."""
+
+    done: bool
+    took_ms: float
+
+
+async def _write(verb: Verb, call: Call, now: Generation) -> WriteAnswer:
+    rows = collection_writes.row_format(now.router)
+    parse = partial(parse_write, verb, *call[:3], dim=now.dim, rows=rows, limits=call.limits)
+    apart = len(call.body) > call.limits.inline_bytes_max
+    request = await asyncio.to_thread(parse) if apart else parse()
+    note(version=now.version, rows=request.count)
+    wrote = await collection_writes.write(now.router, request)
+    fields = {one.name: getattr(wrote, one.name) for one in dataclasses.fields(wrote)}
+    return WriteAnswer(**fields, took_ms=took_ms(call.started))
+
+
+async def _keep_up(what: Maintenance, call: Call, now: Generation) -> MaintenanceAnswer:
+    refuse_query(call.pairs)
+    asked: Any = parsed(BODIES[what], call.body or b"{}")
+    wait = getattr(asked, "wait", True)
+    done = await collection_writes.keep_up(now.router, what, wait=wait, timeout_s=seconds(asked.timeout_ms))
+    return MaintenanceAnswer(done, took_ms(call.started))
+
+
+def _rows(verb: Verb, summary: str) -> Operation:
+    return Operation(
+        verb,
+        summary,
+        BODIES[verb],
+        WriteAnswer,
+        WRITE_ERRORS,
+        partial(_write, verb),
+        "write",
+        "Columns `vector` and `id`, and those of the metadata; options in the query string.",
+        WriteOptions,
+    )
+
+
+def _maintenance(what: Maintenance, summary: str) -> Operation:
+    work = partial(_keep_up, what)
+    return Operation(what, summary, BODIES[what], MaintenanceAnswer, WRITE_ERRORS, work, "write")
+
+
+WRITES: Final = (
+    _rows("insert", "Add rows"),
+    _rows("upsert", "Add or replace rows"),
+    _rows("update", "Change columns of rows"),
+    _rows("delete", "Delete rows by id or filter"),
+    _maintenance("flush", "Make a part of new rows, and put everything on the device"),
+    _maintenance("optimize", "Make one part of all rows"),
+)

@@ -54,7 +54,7 @@ class Child:
     ) -> None:
         self.name = name
         self.starts = 0
-        self._heard = False
+        self._has_written = False
         self._asked = 0
         self._module = module
         self._message = message
@@ -74,12 +74,10 @@ class Child:
             return 0 if self._process is None else self._process.pid
 
     def launch(self) -> None:
-        """Start the process without waiting for it."""
         self._start()
         self._watch.start()
 
     def first_line(self) -> str:
-        """Wait for the first line of the first process."""
         return self._first.result()
 
     def is_there(self, timeout_s: float) -> bool:
@@ -99,18 +97,16 @@ class Child:
 
     def ping(self, message: Any) -> int:
         """Ask whether the process works; return the number of unanswered pings since its last line."""
-        self._asked += self._heard
+        self._asked += self._has_written
         self.tell(message)
         return self._asked - 1
 
     def poke(self, number: int) -> None:
-        """Send a signal that does not end the process."""
         with self._lock:
             if self._process is not None:
                 self._process.send_signal(number)
 
     def signal(self, number: int) -> None:
-        """Send a signal and stop restarting the process."""
         self._closing.set()
         with self._lock:
             if self._process is not None:
@@ -150,7 +146,7 @@ class Child:
         with self._lock:
             self._process = process
             self.starts += 1
-            self._heard, self._asked = False, 0
+            self._has_written, self._asked = False, 0
         self.tell(self._message())
         return process
 
@@ -183,7 +179,7 @@ class Child:
         assert process.stdout is not None
         said = False
         for line in process.stdout:
-            said = self._heard = True
+            said = self._has_written = True
             self._asked = 0
             if line.startswith(QUESTION):
                 assert self._on_question is not None

@@ -60,7 +60,7 @@ class Question(msgspec.Struct):
     arguments: list[Any]
 
 
-class Told(msgspec.Struct):
+class Reply(msgspec.Struct):
     """The answer to a question, or its failure. Number 0 is unsolicited: the new records."""
 
     number: int
@@ -84,16 +84,16 @@ ASKED: Final[dict[str, Any]] = {
 class _Parent:
     """The process that started this one, and knows the endpoints of shards."""
 
-    def __init__(self, told: TextIO, heard: TextIO, records: Sequence[CollectionRecord]) -> None:
+    def __init__(self, output: TextIO, lines: TextIO, records: Sequence[CollectionRecord]) -> None:
         self._records = tuple(records)
-        self._told = told
-        self._heard = heard
+        self._output = output
+        self._input = lines
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Told]]] = {}
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Reply]]] = {}
 
     def say(self, line: str) -> None:
-        self._told.write(line + "\n")
-        self._told.flush()
+        self._output.write(line + "\n")
+        self._output.flush()
 
     @property
     def records(self) -> tuple[CollectionRecord, ...]:
@@ -120,25 +120,25 @@ class _Parent:
     async def _ask(self, what: str, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
-        future: asyncio.Future[Told] = loop.create_future()
+        future: asyncio.Future[Reply] = loop.create_future()
         self._waiting[number] = loop, future
         try:
             self.say(QUESTION + msgspec.json.encode(Question(number, what, list(arguments))).decode())
-            told = await future
+            reply = await future
         finally:
             self._waiting.pop(number, None)
-        if told.failure is None:
-            return told.value
+        if reply.failure is None:
+            return reply.value
         if what not in ("locate", "record"):
-            raise told.failure.to_error()
-        if told.successor is not None:
-            raise SupersededError(told.failure.message, generation=told.successor)
-        raise ShardUnavailableError(told.failure.message)
+            raise reply.failure.to_error()
+        if reply.successor is not None:
+            raise SupersededError(reply.failure.message, generation=reply.successor)
+        raise ShardUnavailableError(reply.failure.message)
 
     def listen(self, backend: Backend) -> None:
         """Read answers and new records until the parent ends; then end as on SIGTERM."""
-        for line in self._heard:
-            answer = msgspec.json.decode(line, type=Told)
+        for line in self._input:
+            answer = msgspec.json.decode(line, type=Reply)
             if answer.number == PING and backend.loop is not None:
                 with contextlib.suppress(RuntimeError):  # it has ended
                     backend.loop.call_soon_threadsafe(self.say, AT_WORK)
@@ -152,26 +152,24 @@ class _Parent:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _settle(future: asyncio.Future[Told], told: Told) -> None:
+def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
     if not future.done():
-        future.set_result(told)
+        future.set_result(reply)
 
 
 def main() -> None:
     """Serve until a signal arrives or the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
-    told = os.fdopen(os.dup(1), "w")
+    reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print must not be taken for ours
     message = msgspec.json.decode(sys.stdin.readline(), type=WorkerMessage)
     # By its number and not by its pid: the next gateway of this number goes on counting where this one ended.
     value_class: Any = values.MultiProcessValue
     values.ValueClass = value_class(lambda: message.number)
-    parent = _Parent(told, sys.stdin, message.records)
+    parent = _Parent(reply, sys.stdin, message.records)
     serve = partial(served_collection, directory=parent, limits=message.limits)
     keeper = parent if message.has_root else None
-    backend = Backend(
-        [serve(record) for record in parent.records], start_s=START_S, keeper=keeper, serve=serve
-    )
+    backend = Backend([serve(one) for one in parent.records], start_s=START_S, keeper=keeper, serve=serve)
     threading.Thread(target=parent.listen, args=(backend,), name="velo-parent", daemon=True).start()
     run(
         backend,

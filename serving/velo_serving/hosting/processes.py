@@ -63,19 +63,16 @@ class ShardProcess:
         self._child.close()
 
     def wait_until_open(self) -> ShardHealth:
-        """Wait until the process has opened its shard, or raise its error."""
         health = msgspec.json.decode(self._child.first_line(), type=ShardHealth)
         if health.failure is not None:
             raise health.failure.to_error()
         return health
 
     def succeed(self, generation: int) -> None:
-        """Report the next generation to gateways."""
         self._successor = generation
         self._child.tell({"successor": generation})
 
     def wait_until_left(self, timeout_s: float) -> None:
-        """Wait until no gateway is connected, after ``succeed``."""
         self._left.wait(timeout_s)
 
 

@@ -126,7 +126,6 @@ def run(
 
 
 def _raise_descriptor_limit(wanted: int) -> None:
-    """Raise the limit of open files as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reach = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < reach:
@@ -199,7 +198,6 @@ class _Server(uvicorn.Server):
 
 
 def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
-    """Report the URL once the app has started."""
     inner: Any = app.router.lifespan_context
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.catalog.records import Directory
 from velo_serving.hosting.child import Child
-from velo_serving.hosting.gateway_process import ASKED, PING, Question, Told, WorkerMessage
+from velo_serving.hosting.gateway_process import ASKED, PING, Question, Reply, WorkerMessage
 from velo_serving.hosting.metrics_folder import metrics_folder
 from velo_serving.hosting.server import say_url, url_of
 from velo_serving.protocol.errors import SupersededError
@@ -30,10 +30,10 @@ from velo_serving.protocol.types import Failure
 #: How long a gateway may take to answer what is under way, after its drain.
 END_S = 15.0
 
-#: How often we look whether a signal came meanwhile.
+#: The interval of checks for signals.
 LOOK_S = 0.1
 
-#: How often a gateway is asked whether it is at work, and how often in a row it may fail to say so.
+#: The interval of pings, and the number of unanswered ones after which a gateway is killed.
 PING_S = 1.0
 UNHEARD_MAX = 15
 
@@ -51,7 +51,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
 
         def message(number: int) -> dict[str, Any]:
             """The first message, with the present records also after a restart."""
-            told: dict[str, Any] = msgspec.to_builtins(
+            reply: dict[str, Any] = msgspec.to_builtins(
                 WorkerMessage(
                     number=number,
                     listener=listener.fileno(),
@@ -62,7 +62,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
                     gateway_limits=options.gateway_limits or GatewayLimits(),
                 )
             )
-            return told
+            return reply
 
         for number in range(options.workers):
             gateway = Child(
@@ -72,7 +72,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
                 environment={"PROMETHEUS_MULTIPROC_DIR": folder},
                 descriptors=[listener.fileno(), owner],
                 on_question=_answerer(directory, loop, gateways, number),
-                on_death=_mourner(number, folder),
+                on_death=_gauge_remover(number, folder),
             )
             stack.callback(gateway.close)
             gateways.append(gateway)
@@ -104,7 +104,7 @@ def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
         except Empty:
             for gateway in gateways:
                 # Counted, not timed: where the machine has no time, this process has none either.
-                if gateway.ping(msgspec.to_builtins(Told(PING))) >= UNHEARD_MAX:
+                if gateway.ping(msgspec.to_builtins(Reply(PING))) >= UNHEARD_MAX:
                     log.error("%s does not answer: it is started again", gateway.name)
                     gateway.poke(signal.SIGKILL)
 
@@ -112,34 +112,31 @@ def _next_signal(signals: SimpleQueue[int], gateways: Sequence[Child]) -> int:
 def _answerer(
     directory: Directory, loop: LoopThread, gateways: Sequence[Child], number: int
 ) -> Callable[[str], None]:
-    """Answer the questions of a gateway concurrently."""
-
     async def answer(question: Question) -> None:
-        told = Told(question.number)
+        reply = Reply(question.number)
         try:
             ask = getattr(directory, question.what)
-            told.value = await ask(*msgspec.convert(question.arguments, ASKED[question.what]))
+            reply.value = await ask(*msgspec.convert(question.arguments, ASKED[question.what]))
             if question.what in ("create", "drop"):
                 tell_all()
         except Exception as error:
-            told.failure = Failure.of(error)
-            told.successor = error.generation if isinstance(error, SupersededError) else None
-        gateways[number].tell(msgspec.to_builtins(told))
+            reply.failure = Failure.of(error)
+            reply.successor = error.generation if isinstance(error, SupersededError) else None
+        gateways[number].tell(msgspec.to_builtins(reply))
 
     def tell_all() -> None:
         """Send the new records to all gateways before the answer to the one that asked."""
-        told = msgspec.to_builtins(Told(0, records=list(directory.records)))
+        reply = msgspec.to_builtins(Reply(0, records=list(directory.records)))
         for gateway in gateways:
-            gateway.tell(told)
+            gateway.tell(reply)
 
-    def hear(line: str) -> None:
+    def receive(line: str) -> None:
         loop.submit(answer(msgspec.json.decode(line, type=Question)))
 
-    return hear
+    return receive
 
 
-def _mourner(number: int, folder: str) -> Callable[[], None]:
-    """Remove the gauges of a gateway that died; its counters stay."""
+def _gauge_remover(number: int, folder: str) -> Callable[[], None]:
     mark: Callable[[int, str], None] = mark_process_dead
     return lambda: mark(number, folder)
 
@@ -147,15 +144,15 @@ def _mourner(number: int, folder: str) -> Callable[[], None]:
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
     """A queue of SIGTERM, SIGHUP and SIGINT, which gateways take as SIGUSR1."""
-    heard: SimpleQueue[int] = SimpleQueue()
+    received: SimpleQueue[int] = SimpleQueue()
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.put(signal.SIGUSR1 if number == signal.SIGINT else number)
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.put(signal.SIGUSR1 if number == signal.SIGINT else number)
 
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, hear) for number in ours}
+    before = {number: signal.signal(number, receive) for number in ours}
     try:
-        yield heard
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -108,7 +108,7 @@ class ShardActor:
         health = await asyncio.to_thread(shard.health)
         return dataclasses.replace(health, version=self._about.collection.version)
 
-    async def word(self) -> tuple[About, int]:
+    async def generation(self) -> tuple[About, int]:
         """The generation of the shard, and the number of the next one, or zero."""
         return self._about, 0 if self._server is None else self._server.successor
 
@@ -194,7 +194,6 @@ def _running() -> list[Place]:
 
 
 def places_of(collection: str) -> list[Place]:
-    """The places of all running actors of a collection, of any generation."""
     there = [place for place in _running() if place.collection == collection]
     return sorted(there, key=lambda place: (place.generation, int(place.shard), place.replica))
 
@@ -202,23 +201,23 @@ def places_of(collection: str) -> list[Place]:
 def unknown(name: str) -> UnknownCollectionError:
     """The error for a name without actors; it lists the names that have some."""
     there = sorted({place.collection for place in _running()})
-    told = f"; there are {', '.join(map(repr, there))}" if there else ""
-    return UnknownCollectionError(f"no actors of a collection {name!r} run here{told}")
+    others = f"; there are {', '.join(map(repr, there))}" if there else ""
+    return UnknownCollectionError(f"no actors of a collection {name!r} run here{others}")
 
 
-def first_word(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
+def first_generation(places: Sequence[Place], timeout_s: float) -> tuple[About, int]:
     """The generation of some actors and its successor, as known to any of them."""
-    words: list[tuple[About, int]] = []
+    found: list[tuple[About, int]] = []
     failure = ""
     for place in places:
         try:
-            words.append(ray.get(get_actor(place).word.remote(), timeout=timeout_s))
+            found.append(ray.get(get_actor(place).generation.remote(), timeout=timeout_s))
         except (ValueError, ray_exceptions.RayError) as error:
             failure = first_line(error)
-    if not words:
+    if not found:
         name = places[0].collection if places else ""
         raise ShardUnavailableError(f"no shard of {name!r} answers: {failure}")
-    return max(words, key=lambda word: word[1])
+    return max(found, key=lambda generation: generation[1])
 
 
 def first_line(error: BaseException) -> str:
@@ -232,7 +231,7 @@ def newest(name: str, timeout_s: float) -> About:
         raise unknown(name)
     number = min(place.generation for place in there)
     while True:
-        about, successor = first_word([one for one in there if one.generation == number], timeout_s)
+        about, successor = first_generation([one for one in there if one.generation == number], timeout_s)
         if not any(one.generation == successor for one in there):
             return about
         number = successor
@@ -347,7 +346,6 @@ def _placement(pin: Pin | None, replicas: int) -> dict[str, Any]:
 
 
 def pin_options(pin: Pin | None) -> dict[str, Any]:
-    """Ray's options for the place of an actor or a task."""
     if pin is None:
         return {}
     if pin.label is not None:
@@ -368,7 +366,6 @@ def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpu
 
 
 def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
-    """The health of the first replica of each shard that answers."""
     asked = {actor.health.remote(): place for place, actor in handles_of(about.specs()).items()}
     missing = {entry.name for entry in about.collection.shards}
     healths: dict[Place, ShardHealth] = {}
@@ -394,7 +391,6 @@ def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
 
 
 def handles_of(places: Iterable[Place]) -> dict[Place, Any]:
-    """Handles of the actors that run."""
     handles = {}
     for place in places:
         with contextlib.suppress(ValueError):

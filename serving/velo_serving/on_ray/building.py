@@ -183,7 +183,6 @@ def build_on_ray(
 
 
 def reserved_bytes(job: BuildJob, dim: int) -> int:
-    """The bytes that Ray reserves for the build of a shard."""
     if job.build_memory is not None:
         return job.build_memory + FIXED_BYTES
     sizes = sizes_of(job.stop - job.start, dim, degree=job.options.degree)
@@ -363,15 +362,15 @@ def _run(
 
 def _result_of(task: Any, job: BuildJob) -> BuiltShard:
     try:
-        told = ray.get(task)
+        result = ray.get(task)
     except ray_exceptions.RayError as error:
         raise BuildTaskError(
             f"{job.shard} of {job.target} was not built: {first_line(error)}; what is complete stays, "
             "and the same call goes on"
         ) from None
-    if isinstance(told, Failure):
-        raise told.to_error()
-    built: BuiltShard = told
+    if isinstance(result, Failure):
+        raise result.to_error()
+    built: BuiltShard = result
     return built
 
 

@@ -8,9 +8,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from velo.errors import UnsupportedError
+from velo.options import Fusion
+from velo.types import FusionName
 from velo_serving.catalog.collection import Collection, read_collection
 from velo_serving.catalog.launcher import LEAVE_S, About, start_generation, superseded
 from velo_serving.catalog.records import CollectionRecord, Place
@@ -18,9 +22,9 @@ from velo_serving.on_ray.actors import (
     ActorLauncher,
     answers_of,
     exists_error,
+    first_generation,
     first_healths,
     first_line,
-    first_word,
     get_actor,
     handles_of,
     join_ray,
@@ -31,14 +35,19 @@ from velo_serving.on_ray.actors import (
     start_local_ray,
     unknown,
 )
-from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.on_ray.vector_search import BatchStep
+from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableError
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.options import ServeOptions, takes_options
-from velo_serving.protocol.types import ShardHealth
+from velo_serving.protocol.requests import EffortKeywords, shows_effort
+from velo_serving.protocol.types import FilterForm, Float32Matrix, Hits, ShardHealth
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JOB_LIMITS, JobSearches
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
 from velo_serving.transport.endpoint import Endpoint, ports_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LAUNCHER = ActorLauncher()
 
@@ -242,7 +251,7 @@ class Cluster(JobSearches):
 
         def ask() -> CollectionRecord:
             places = [one for one in places_of(collection) if one.generation == generation]
-            about, _ = first_word(places, LEAVE_S)
+            about, _ = first_generation(places, LEAVE_S)
             return about.record(first_healths(about, LEAVE_S))
 
         return await asyncio.to_thread(ask)
@@ -306,7 +315,7 @@ class Cluster(JobSearches):
         return served_collection(self.records[0], self, limits=JOB_LIMITS)
 
     def stop(self) -> None:
-        """End the actors for good, unless another process started them; twice is once."""
+        """End the actors for good, unless another process started them; idempotent."""
         self.end_searches()
         actors, self._actors = self._actors, {}
         if self._owner and actors and ray.is_initialized():
@@ -335,7 +344,7 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
         raise exists_error(there[0])
     tls = None if how.tls is None else str(Path(how.tls).absolute())
     # What was only for this process does not travel.
-    told = ServeOptions(
+    sent = ServeOptions(
         **how.opening,
         replicas=how.replicas,
         pin=how.pin,
@@ -344,5 +353,60 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
         num_cpus=how.num_cpus,
         detached=how.detached,
     )
-    about = About(described, told, 1, secrets.token_urlsafe(32))
+    about = About(described, sent, 1, secrets.token_urlsafe(32))
     return Cluster(about, *start_generation(LAUNCHER, about, how.start_timeout_s, how.on_progress))
+
+
+class ClusterSearch(BatchStep):
+    """Adds ``ids`` and ``distances`` to every batch, from the actors of a collection that runs already.
+
+    It opens nothing: ``VectorSearch`` takes the memory of an index for each of its actors, this asks the
+    shards where they are.
+
+    Parameters
+    ----------
+    name : str
+        Of the collection, as in ``Cluster.connect``.
+    k : int
+    column : str
+        The column that holds the query vectors.
+    filter : dict or str, optional
+        The same for all queries.
+    text, fusion
+        As in ``VectorSearch``.
+    timeout_s : float
+        For each batch.
+    **effort
+        `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
+    """
+
+    @shows_effort
+    def __init__(
+        self,
+        name: str,
+        *,
+        k: int = 10,
+        column: str = "vector",
+        filter: FilterForm | None = None,  # noqa: A002 - as in velo.Index.search
+        text: str | None = None,
+        fusion: Fusion | FusionName | None = None,
+        timeout_s: float = 60.0,
+        **effort: Unpack[EffortKeywords],
+    ) -> None:
+        super().__init__(column, k, text, fusion, filter=filter, timeout_s=timeout_s, **effort)
+        self._cluster = Cluster.connect(name)
+        self._dim = self._cluster.records[0].dim
+
+    def close(self) -> None:
+        """Let go of the shards; they run on."""
+        self._cluster.stop()
+
+    def _search(self, queries: Float32Matrix, texts: tuple[str, ...] | None) -> Hits:
+        found = self._cluster.search(queries, self._k, text=texts, fusion=self._fusion, **self._asked)
+        if found.partial:  # a batch job wants all shards or an error, never a silent part
+            reasons = "; ".join(f"{one['shard']}: {one['message']}" for one in found.failures)
+            raise NoShardAnsweredError(
+                f"{found.shards_answered} of {found.shards_total} shards answered ({reasons})"
+            )
+        counts = np.asarray(found.counts, np.int64)
+        return Hits(found.ids, found.distances, counts, scores=found.scores)

@@ -95,7 +95,6 @@ def _write(
 
 
 def _tables(dataset: Any, ids: str | None, vectors: str) -> Iterator[pa.Table]:
-    """The batches of a dataset, each with its vectors as lists."""
     for table in dataset.iter_batches(batch_size=BATCH_ROWS, batch_format="pyarrow"):
         for argument, name in (("id_column", ids), ("vector_column", vectors)):
             if name is not None and name not in table.column_names:
@@ -219,7 +218,6 @@ def _rows(
     condition: Any,
     options: Mapping[str, Any],
 ) -> Iterator[pa.Table]:
-    """All rows of a shard, page by page."""
     shards: list[Any] = batch.column("shard").to_pylist()
     for shard in shards:
         with velo.open(shard, **options) as index:

@@ -25,7 +25,7 @@ from velo_serving.protocol.errors import ClusterExistsError
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.options import ServeOptions
 
-#: What the app is told beside options.
+#: What the app is given beside options.
 _OWN: Final[list[Any]] = [
     *(("name", str), ("path", str | None, None), ("gateways", int, 1), ("cpus", float, 1.0)),
     ("start_timeout_s", float, 600.0),  # nodes may have to come first
@@ -66,23 +66,22 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     ShardNotHereError, PlacementError, VeloError
         As in ``Cluster.start``.
     """
-    told, options = _checked(args)
-    access = Access(api_keys=told.api_keys, cors_origins=told.cors_origins)
+    given, options = _checked(args)
+    access = Access(api_keys=given.api_keys, cors_origins=given.cors_origins)
     access.check()
-    if told.path is not None:
+    if given.path is not None:
         # Unless a former deployment of this app, or whoever else, has started them.
         with contextlib.suppress(ClusterExistsError):
-            start(told.path, options, name=told.name, detached=True, start_timeout_s=told.start_timeout_s)
+            start(given.path, options, name=given.name, detached=True, start_timeout_s=given.start_timeout_s)
 
     def gateway() -> Any:
-        """In the process of a gateway: its app."""
-        backend = Cluster.connect(told.name).backend()
+        backend = Cluster.connect(given.name).backend()
         return create_app(backend, ready_shards=options.ready_shards, slow_s=options.slow_s, access=access)
 
     deployment = serve.deployment(
         name="gateway",
-        num_replicas=told.gateways,
-        ray_actor_options={"num_cpus": told.cpus},
+        num_replicas=given.gateways,
+        ray_actor_options={"num_cpus": given.cpus},
         # The gateway refuses what is too much and says when to come back: Serve must not queue before it.
         max_ongoing_requests=GatewayLimits().requests_max * 2,
         graceful_shutdown_timeout_s=10.0,
@@ -93,9 +92,9 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
 
 def _checked(args: Mapping[str, Any]) -> tuple[Any, ServeOptions]:
     try:
-        told = msgspec.convert(dict(args), _Args)
+        given = msgspec.convert(dict(args), _Args)
     except msgspec.ValidationError as error:
         raise InvalidArgumentError(f"args of the app: {error}", argument="args") from None
-    if told.gateways < 1:
-        raise InvalidArgumentError(f"there is at least one gateway, not {told.gateways}", argument="gateways")
-    return told, ServeOptions(**{one.name: getattr(told, one.name) for one in _FIELDS})
+    if given.gateways < 1:
+        raise InvalidArgumentError(f"at least one gateway, not {given.gateways}", argument="gateways")
+    return given, ServeOptions(**{one.name: getattr(given, one.name) for one in _FIELDS})

@@ -174,7 +174,6 @@ class VectorSearch(BatchStep):
 
 
 def _id_column(hits: Hits) -> Any:
-    """Make a column of ids: a matrix of numbers, or for strings an array of lists, as Arrow wants it."""
     if hits.ids.dtype != object:
         return hits.ids
     column = np.empty(len(hits.ids), dtype=object)
@@ -183,7 +182,6 @@ def _id_column(hits: Hits) -> Any:
 
 
 def _matrix(column: Any, dim: int, name: str) -> Float32Matrix:
-    """Make a matrix of a column of vectors, whether it came as one array or as an array of arrays."""
     values: Any = column
     if not (isinstance(values, np.ndarray) and values.dtype != object):
         values = list(values)

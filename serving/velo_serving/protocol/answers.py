@@ -15,7 +15,6 @@ from velo_serving.protocol.types import Answer, Hits, SearchRequest
 
 
 def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchResult | RangeResult:
-    """The answer of a router as an index would give it."""
     failures = [
         {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
         for one in answer.failures
@@ -30,7 +29,6 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
 
 
 def nearest_result(hits: Hits, served: Served, *, single: bool = False) -> SearchResult:
-    """The nearest of each query, in rows of k."""
     tables = _tables(hits.metadata)
     first = 0 if single else slice(None)
     return SearchResult(

@@ -142,7 +142,7 @@ class PublicationError(ServingError):
 
 
 class CertificateError(ServingError, ConnectionError):
-    """A server's certificate is not to be trusted: it expired, is another's, or nobody vouches for it."""
+    """The certificate of a server is not trusted: expired, or of another host or authority."""
 
 
 class UnknownCollectionError(ServingError, LookupError):

@@ -36,19 +36,16 @@ def is_hit(hits: Hits) -> npt.NDArray[np.bool_]:
 
 
 def no_hits(count: int, width: int, *, strings: bool) -> tuple[Any, npt.NDArray[np.float32]]:
-    """Ids and distances of rows without hits."""
     ids: Any = np.full((count, width), None if strings else -1, object if strings else np.int64)
     return ids, np.full((count, width), np.inf, np.float32)
 
 
 def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
-    """The costs of several hits together, by name."""
     held = list(parts)
     return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
 
 
 def with_rows(hits: Hits) -> Hits:
-    """Convert Arrow tables of metadata to dicts."""
     if hits.tables is None:
         return hits
     return dataclasses.replace(hits, metadata=[table.to_pylist() for table in hits.tables], tables=None)
@@ -91,7 +88,6 @@ def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:
 
 
 def ids_of_hits(hits: Hits) -> list[Any]:
-    """The ids of all hits, one query after another."""
     found: list[Any] = hits.ids[is_hit(hits)].tolist()
     return found
 

@@ -25,16 +25,16 @@ class RouterLimits:
     timeout_default_s, timeout_max_s : float
         Deadline of a request that names none, and the most it may name.
     quiet_s : float
-        A shard that has requests and says nothing for so long is tried by a search of our own.
+        A shard with requests that is silent for this time gets a probe search.
     trial_s : float
-        A shard that does not answer that search either, for so long, is down. One whose searches on trial
-        have been slow lately, and one with much in hand, gets more.
+        A shard that does not answer the probe search in this time is down. After slow probe searches, or with
+        many requests, it gets more time.
     busy_max_s : float
-        A shard that is at work, but ends no search for so long, is down, too.
+        A busy shard that completes no search in this time is down, too.
     probe_interval_s, probe_down_interval_s : float
-        How often a shard that is up, or down, is asked for its health, and tried.
+        The interval of health checks and probe searches of a shard that is up, or down.
     probe_timeout_s : float
-        How long it may take to answer that.
+        The limit of a health check.
     """
 
     queue_queries_max: int = 4096

@@ -35,9 +35,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._serve, args=(self._loop,), name=self._name, daemon=True
-                )
+                self._thread = threading.Thread(None, self._serve, self._name, (self._loop,), daemon=True)
                 self._thread.start()
             return self._loop
 
@@ -59,7 +57,6 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run in the thread without waiting."""
         return asyncio.run_coroutine_threadsafe(work, self._started())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -78,20 +75,14 @@ class LoopThread:
 
 
 class Timer(Protocol):
-    """Something that will happen unless it is canceled."""
-
-    def cancel(self) -> None:
-        """Make it not happen."""
+    def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """The clock of a router."""
+    """The clock of a router: monotonic seconds, and callbacks once ``now() >= when``."""
 
-    def now(self) -> float:
-        """Seconds since some moment; never goes back."""
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once ``now() >= when``."""
+    def now(self) -> float: ...
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer: ...
 
 
 class LoopClock:

@@ -65,35 +65,29 @@ class ServeOptions:
     Attributes
     ----------
     memory, threads, io, plan, durability
-        As in ``velo.open``. ``memory`` is for a whole collection, whose shards share it by rows. Without
-        ``threads`` the shards of a machine share its cores.
+        As in ``velo.open``. The shards of a collection share ``memory``, those of a machine its cores.
     writable : bool
-        Whether rows can be written. This service is then the only one that may write to these indexes: the
-        first replica of each shard does, and the others see what was written a tenth of a second later.
+        Whether rows can be written. No other process may write to these indexes then. The first replica of
+        each shard writes; the others see the changes a tenth of a second later.
     replicas : int
-        Processes, or actors, of each shard. Where one dies or hangs, another answers. Each takes as much
-        memory.
+        Processes, or actors, of each shard. If one dies or hangs, another answers. Each takes as much memory.
     address : str, optional
-        Of a running Ray cluster, "auto" to find one; ``serve_ray`` without it starts a Ray of this machine's
-        own.
+        Of a running Ray cluster, "auto" to find one; ``serve_ray`` starts a Ray of its own without it.
     name : str, optional
         Of the collection. On Ray its actors are ``velo-NAME-1-shard-0-replica-0`` and so on, in namespace
-        ``velo``; the first number counts what was published.
+        ``velo``; the first number counts publications.
     pin : str or mapping, optional
-        Where shards run: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` stands for the
-        shard's name and ``{replica}`` for the replica's number; or one such text for each shard's name. It
-        goes before what ``collection.json`` says. Without any pin Ray may choose any node: right only where
-        all nodes see the same folders.
+        Nodes of shards: ``"resource:NAME"`` or ``"label:KEY=VALUE"``, in which ``{shard}`` is the name of the
+        shard and ``{replica}`` the number of the replica; or one such text for each shard. It overrides
+        ``collection.json``. Without a pin Ray chooses any node, which must see the folders.
     ports : str, optional
-        Where shards on Ray listen for gateways of other machines, such as ``"7100-7199"``: each takes the
-        first of them that is free on its node. Any free port without it.
+        Ports of shards on Ray for gateways on other machines, such as ``"7100-7199"``: each takes the first
+        free one of its node. Default: any free port.
     tls : str, optional
-        Path of a folder, on each node and on each machine of a gateway, with ``cert.pem``, ``key.pem`` and
-        ``ca.pem``: what goes from one machine to another is encrypted, and both ends show a certificate that
-        the authority vouches for.
+        A folder, on each node and each machine of a gateway, with ``cert.pem``, ``key.pem`` and ``ca.pem``:
+        connections between machines are encrypted, and both ends need a certificate of the authority.
     num_cpus : float
-        What Ray reserves a shard. Nothing unless told otherwise: a shard stands where its disk is, and Ray's
-        counting of processors should not keep it from there.
+        Processors that Ray reserves for a shard; none by default, since the disk decides where a shard runs.
     detached : bool
         Whether actors outlive the process that starts them.
     start_timeout_s : float
@@ -101,43 +95,41 @@ class ServeOptions:
     on_progress : callable, optional
         Called with a line of text as Ray and its shards start.
     processes : bool
-        Whether each shard gets a process of its own on this machine, started again when it dies; default: all
-        in this one.
+        Whether each shard gets a process of its own on this machine, restarted when it dies.
     root : path, optional
-        A folder: the collections in it are served, and clients may create and drop collections there. Shards
-        have processes then, and rows must be `writable`.
+        A folder whose collections are served, and in which clients may create and drop others. It implies
+        processes, and needs `writable`.
     host : str
-        The loopback address unless told otherwise.
+        Default: the loopback address.
     port : int
         0 takes a free one.
     workers : int
-        Gateways on this port, each a process of its own; with more than one, shards have processes, too.
-        Limits are those of each gateway. Metrics are those of all together.
+        Gateway processes on this port; several imply processes for shards. Each has its own limits; metrics
+        are those of all.
     ready_shards : int, optional
-        Shards of each collection that must be up for ``/readyz``; one without it.
+        Shards of each collection that must be up for ``/readyz``; default: one.
     drain_s : float
-        After SIGTERM requests are still taken for so long while ``/readyz`` sends new ones elsewhere.
+        Seconds after SIGTERM in which requests are answered while ``/readyz`` reports failure.
     slow_s : float, optional
-        Requests that take so long are written to the log.
+        Requests that take at least this long are logged.
     log_json : bool
         Whether the log on stderr is lines of JSON.
     api_keys : path, optional
-        A file of lines ``read KEY`` and ``admin KEY``. With it each request needs a key, to write one of an
-        admin. It is read again when it changes.
+        A file of lines ``read KEY`` and ``admin KEY``. Then each request needs a key, and each write that of
+        an admin. The file is read again when it changes.
     cors_origins : sequence of str
-        Origins whose web pages may ask, ``"*"`` for any.
+        Origins whose web pages may send requests, ``"*"`` for any.
     ssl_certfile, ssl_keyfile : path, optional
         Certificate and key in PEM: serve HTTPS.
     ssl_keyfile_password : str, optional
     ssl_ca_certs : path, optional
-        Clients must show a certificate that one of these vouches for.
+        Clients need a certificate of one of these authorities.
     aliases : path, optional
-        A file of lines ``ALIAS COLLECTION``: other names of collections. It is read again when it changes.
-        SIGHUP reads aliases, keys and certificate at once.
+        A file of lines ``ALIAS COLLECTION``. It is read again when it changes, or on SIGHUP (as
+        keys and certificate).
     embed : str, optional
-        ``"MODULE:FUNCTION"``: makes vectors of the texts that are searched for in the window at ``/ui``. It
-        is called with a list of texts, one at a time, and returns an array with a row a text. The module may
-        lie in the current folder.
+        ``"MODULE:FUNCTION"``: makes vectors of the texts of searches in the dashboard at ``/ui``. It gets a
+        list of texts and returns an array with a row for each. The module may be in the current folder.
     limits : RouterLimits, optional
     gateway_limits : GatewayLimits, optional
     on_ready : callable, optional
@@ -150,16 +142,9 @@ class ServeOptions:
     ] = None
     threads: Annotated[int | None, Option("shards", "Worker threads; all cores without it.")] = None
     io: Annotated[str, Option("shards", "auto, uring or threads.")] = "auto"
-    plan: Annotated[str, Option("shards", "How to open: auto, links_in_memory, links_on_disk or pages.")] = (
-        "auto"
-    )
-    replicas: Annotated[
-        int,
-        Option("shards", "Processes or actors of each shard; another one answers when one dies.", least=1),
-    ] = 1
-    writable: Annotated[
-        bool, Option("shards", "Let clients write rows; nobody else may write meanwhile.")
-    ] = False
+    plan: Annotated[str, Option("shards", "auto, links_in_memory, links_on_disk or pages.")] = "auto"
+    replicas: Annotated[int, Option("shards", "Processes or actors of each shard.", least=1)] = 1
+    writable: Annotated[bool, Option("shards", "Let clients write rows.")] = False
     durability: Annotated[
         str, Option("shards", 'When a write is on the device: "sync", "interval" or "process".')
     ] = "sync"
@@ -171,13 +156,8 @@ class ServeOptions:
             flag="ray-address",
         ),
     ] = None
-    name: Annotated[
-        str | None, Option("ray", "What --ray serves the collection as; its folder's name without it.")
-    ] = None
-    pin: Annotated[
-        str | Mapping[str, str] | None,
-        Option("ray", 'Where shards run: "resource:NAME" or "label:KEY=VALUE".'),
-    ] = None
+    name: Annotated[str | None, Option("ray", "Name of the collection; default: its folder's.")] = None
+    pin: Annotated[str | Mapping[str, str] | None, Option("ray", "resource:NAME or label:KEY=VALUE.")] = None
     ports: Annotated[
         str | None,
         Option(
@@ -200,29 +180,18 @@ class ServeOptions:
     start_timeout_s: Annotated[float, Option("ray", least=0)] = 120.0
     on_progress: Annotated[Callable[[str], None] | None, Option("ray")] = None
     processes: Annotated[bool, Option("local", "Give each shard a process of its own, without Ray.")] = False
-    root: Annotated[
-        str | Path | None,
-        Option("local", "Folder of collections that clients create and drop; with --writable."),
-    ] = None
+    root: Annotated[str | Path | None, Option("local", "Folder of clients' collections.")] = None
     host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
-    workers: Annotated[
-        int, Option("gateway", "Gateway processes on this port; more than one implies --processes.", least=1)
-    ] = 1
-    ready_shards: Annotated[
-        int | None, Option("gateway", "Shards that must be up for /readyz; one if not said.", least=1)
-    ] = None
-    drain_s: Annotated[
-        float, Option("gateway", "Seconds to go on answering after SIGTERM, while /readyz says no.", least=0)
-    ] = 0.0
+    workers: Annotated[int, Option("gateway", "Gateway processes; several imply --processes.", least=1)] = 1
+    ready_shards: Annotated[int | None, Option("gateway", "Up for /readyz; default one.", least=1)] = None
+    drain_s: Annotated[float, Option("gateway", "Seconds of service after SIGTERM.", least=0)] = 0.0
     slow_s: Annotated[
         float | None,
         Option("gateway", "Write requests to the log that take as long.", flag="slow-ms", least=0, unit=1000),
     ] = None
     log_json: Annotated[bool, Option("gateway", "Write the log as lines of JSON.")] = False
-    api_keys: Annotated[
-        str | Path | None, Option("gateway", 'File of lines "read KEY" and "admin KEY"; ask for one of them.')
-    ] = None
+    api_keys: Annotated[str | Path | None, Option("gateway", "File of read KEY and admin KEY lines.")] = None
     cors_origins: Annotated[
         Sequence[str], Option("gateway", 'Let web pages of this origin ask; "*": of any.', flag="cors-origin")
     ] = ()
@@ -231,9 +200,7 @@ class ServeOptions:
     ssl_keyfile_password: Annotated[
         str | None, Option("gateway", "Of the key.", envvar="VELO_SSL_KEYFILE_PASSWORD")
     ] = field(default=None, repr=False)
-    ssl_ca_certs: Annotated[
-        str | Path | None, Option("gateway", "Ask clients for a certificate that one of these vouches for.")
-    ] = None
+    ssl_ca_certs: Annotated[str | Path | None, Option("gateway", "Authorities of clients.")] = None
     aliases: Annotated[str | Path | None, Option("gateway", 'File of lines "ALIAS COLLECTION".')] = None
     embed: Annotated[
         str | None,
@@ -270,8 +237,8 @@ class ServeOptions:
     @property
     def of_gateway(self) -> dict[str, Any]:
         """The options of each of several gateways, as plain data; limits travel beside them."""
-        told = {one.name: getattr(self, one.name) for one in self.all_fields("gateway") if one.said.help}
-        plain = {name: str(value) if isinstance(value, Path) else value for name, value in told.items()}
+        given = {one.name: getattr(self, one.name) for one in self.all_fields("gateway") if one.said.help}
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
         return plain | {"workers": 1, "cors_origins": tuple(self.cors_origins)}
 
     @classmethod

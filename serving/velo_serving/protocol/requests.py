@@ -39,7 +39,6 @@ FilterForm: TypeAlias = Mapping[str, Any] | str
 
 
 def _within(argument: str) -> Meta:
-    """The library's limits of this argument."""
     low, high = limit_of(argument)
     return Meta(ge=low, le=high)
 
@@ -52,15 +51,11 @@ Weight: TypeAlias = Annotated[
     Annotated[float, Meta(ge=0, le=1e6)] | None,
     Meta(description="Weight of this list; 0 leaves it out. Default as in the library."),
 ]
-OneFilter: TypeAlias = Annotated[
-    FilterJson | None, Meta(description="Restricts the rows: a dict of conditions, or SQL text.")
-]
+OneFilter: TypeAlias = Annotated[FilterJson | None, Meta(description="A dict of conditions, or SQL text.")]
 NeighborCount: TypeAlias = Annotated[
     Annotated[int, _within("k")], Meta(description="How many neighbors of each query.")
 ]
-AllowPartial: TypeAlias = Annotated[
-    bool, Meta(description="If false, an answer without some shard is an error.")
-]
+AllowPartial: TypeAlias = Annotated[bool, Meta(description="If false, a missing shard is an error.")]
 Timeout: TypeAlias = Annotated[Positive | None, Meta(description="Deadline of this request.")]
 
 #: Fields that are columns of an Arrow body, or need JSON; all others may be in the query string.
@@ -77,9 +72,7 @@ class Effort(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=F
     list_size: Annotated[
         Annotated[int, _within("list_size")] | None, Meta(description="Length of the candidate list.")
     ] = None
-    exact: Annotated[
-        bool | None, Meta(description="Whether distances are exact, from stored vectors, or estimates.")
-    ] = None
+    exact: Annotated[bool | None, Meta(description="Exact distances, or estimates.")] = None
 
 
 class EffortKeywords(TypedDict, total=False):
@@ -93,18 +86,12 @@ class EffortKeywords(TypedDict, total=False):
 class SearchOptions(Effort, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
     """Options of a search that pass unchanged from a client to the shards."""
 
-    group_by: Annotated[
-        str | None, Meta(description="Column: answer with the nearest k groups of rows with equal values.")
-    ] = None
+    group_by: Annotated[str | None, Meta(description="Column: answer with the nearest k groups.")] = None
     group_size: Annotated[
         Annotated[int, _within("group_hits")] | None, Meta(description="Rows of a group; default 1.")
     ] = None
-    radius: Annotated[
-        float | None, Meta(description="Answer with all within this distance, instead of the nearest k.")
-    ] = None
-    return_vectors: Annotated[
-        bool, Meta(description="Bring the stored vectors of the hits; the build must have stored them.")
-    ] = False
+    radius: Annotated[float | None, Meta(description="All within this distance, not the nearest k.")] = None
+    return_vectors: Annotated[bool, Meta(description="Return the stored vectors of the hits.")] = False
     allow_partial: AllowPartial = True
 
 
@@ -147,30 +134,16 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
     }
 
     vector: Annotated[list[float] | None, Meta(description="One query.")] = None
-    vectors: Annotated[
-        list[list[float]] | None, Meta(description="Several queries, all of the same length.")
-    ] = None
-    ids: Annotated[
-        Ids | None, Meta(description="Instead of vectors: rows whose stored vectors are the queries.")
-    ] = None
+    vectors: Annotated[list[list[float]] | None, Meta(description="Several queries of one length.")] = None
+    ids: Annotated[Ids | None, Meta(description="Rows whose vectors are the queries.")] = None
     k: Annotated[
         Annotated[int, _within("k")] | UnsetType,
         Meta(description="How many neighbors of each query: 10 by default, and not with `radius`."),
     ] = UNSET
-    limit: Annotated[
-        Annotated[int, _within("limit")] | None,
-        Meta(description="Hits of a query within the radius, at most."),
-    ] = None
-    filter: Annotated[
-        FilterJson | None, Meta(description="Restricts every query: a dict of conditions, or SQL text.")
-    ] = None
-    filters: Annotated[
-        list[FilterJson | None] | None,
-        Meta(description="A filter for each query, in their order; null for none."),
-    ] = None
-    return_metadata: Annotated[
-        list[str] | bool | None, Meta(description="Columns to bring with the hits; true for all of them.")
-    ] = None
+    limit: Annotated[Annotated[int, _within("limit")] | None, Meta(description="Hits of a query.")] = None
+    filter: Annotated[FilterJson | None, Meta(description="A dict of conditions, or SQL text.")] = None
+    filters: Annotated[list[FilterJson | None] | None, Meta(description="A filter for each query.")] = None
+    return_metadata: Annotated[list[str] | bool | None, Meta(description="Columns; true for all.")] = None
     text: Annotated[
         str | list[str] | None,
         Meta(
@@ -220,7 +193,6 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"'filters' has {len(self.filters)} entries for {count} vectors")
 
     def fuses(self) -> Fusion:
-        """The fusion of words and vectors."""
         return self.fusion.made() if isinstance(self.fusion, FusionBody) else fusion_of(self.fusion)
 
 
@@ -263,12 +235,10 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
 
 
 def options_of(given: SearchOptions) -> dict[str, Any]:
-    """The options that all forms of a search share, by name."""
     return {name: getattr(given, name) for name in SearchOptions.__struct_fields__}
 
 
 def effort_of(given: Effort) -> dict[str, Any]:
-    """The options of an index, by name."""
     return {name: getattr(given, name) for name in Effort.__struct_fields__}
 
 
@@ -295,7 +265,6 @@ def shows_effort(function: F) -> F:
 
 
 def check_ids(ids: Iterable[int | str] | None, name: str = "ids") -> None:
-    """Refuse ids of mixed types."""
     if ids is not None and len({isinstance(one, str) for one in ids}) > 1:
         raise ValueError(f"'{name}' are numbers or strings, not both")
 

@@ -11,42 +11,32 @@ from velo_serving.protocol.types import Failure, Hits, ShardReply
 
 
 class Span(Protocol):
-    """A stretch of time with attributes."""
+    """A span with attributes, of which None is skipped; a reason makes its end a failure."""
 
-    def note(self, **attributes: Any) -> None:
-        """Set attributes; None is skipped."""
-
-    def end(self, failure: str = "") -> None:
-        """End the span, as failed if a reason is given."""
+    def note(self, **attributes: Any) -> None: ...
+    def end(self, failure: str = "") -> None: ...
 
 
 class SpanMaker(Protocol):
-    """Makes spans below the one that is under way."""
+    """Makes spans below the present one: one that is ended by hand, and one around a block."""
 
-    def start(self, name: str, **attributes: Any) -> Span:
-        """Begin a span that is ended by hand."""
-
-    def span(self, name: str, **attributes: Any) -> AbstractContextManager[Span]:
-        """Begin a span that contains those made within, and that an exception fails."""
+    def start(self, name: str, **attributes: Any) -> Span: ...
+    def span(self, name: str, **attributes: Any) -> AbstractContextManager[Span]: ...
 
 
-#: Of the request that is being answered; None where nobody traces.
+#: The maker of the present request, if it is traced.
 maker: ContextVar[SpanMaker | None] = ContextVar("velo_spans", default=None)
 
 
 class _NoSpan:
-    def note(self, **attributes: Any) -> None:
-        """Do nothing."""
-
-    def end(self, failure: str = "") -> None:
-        """Do nothing."""
+    def note(self, **attributes: Any) -> None: ...
+    def end(self, failure: str = "") -> None: ...
 
 
 _NONE: Final = _NoSpan()
 
 
 def span(name: str, **attributes: Any) -> AbstractContextManager[Span]:
-    """A span around a block, if the request is traced."""
     now = maker.get()
     return nullcontext(_NONE) if now is None else now.span(name, **attributes)
 
@@ -63,7 +53,6 @@ class ShardSpans:
             self._spans = [now.start("velo.shard", **{"velo.shard": name}) for name in names]
 
     def reply(self, place: int, reply: ShardReply) -> None:
-        """End the span of a shard."""
         if not self._spans:
             return
         one = self._spans[place]
@@ -75,40 +64,26 @@ class ShardSpans:
         one.end(f"{reply.kind}: {reply.message}" if isinstance(reply, Failure) else "")
 
     def close(self) -> None:
-        """End the spans of shards that did not reply."""
         for one in self._spans:
             if one is not None:
                 one.end("no reply before the answer")
         self._spans = []
 
 
-class Observer(Protocol):
-    """The events of a router. Methods must be quick and must not raise; subclasses override some."""
+class Observer:
+    """The events of a router. Methods must be quick and must not raise; subclasses override some.
 
-    def call_sent(self, shard: str, queries: int, waited_s: float) -> None:
-        """A request went to a shard after waiting in its queue."""
-        return
+    Calls end with "ok", "error", "canceled", "unavailable" or "hung". Requests end with "complete" or
+    "partial", writes with "done" or "partial"; failures of both are named by ``outcome_of``.
+    """
 
-    def call_ended(self, shard: str, seconds: float, outcome: str) -> None:
-        """Its call ended: "ok", "error", "canceled", "unavailable" or "hung"."""
-        return
-
-    def hedge_sent(self, shard: str) -> None:
-        """A request went to a second replica of a shard, because the first took long."""
-        return
-
-    def shard_changed(self, shard: str, up: bool, reason: str) -> None:
-        """A shard went down or came up."""
-        return
-
-    def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
-        """A request ended: "complete", "partial", "rejected", "deadline", "unavailable" or "error"."""
-        return
-
-    def write_ended(self, verb: str, outcome: str, rows: int) -> None:
-        """A write ended: "done", "partial", "rejected", "deadline", "unavailable" or "error"."""
-        return
+    def call_sent(self, shard: str, queries: int, waited_s: float) -> None: ...
+    def call_ended(self, shard: str, seconds: float, outcome: str) -> None: ...
+    def hedge_sent(self, shard: str) -> None: ...
+    def shard_changed(self, shard: str, up: bool, reason: str) -> None: ...
+    def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None: ...
+    def write_ended(self, verb: str, outcome: str, rows: int) -> None: ...
 
 
 class SilentObserver(Observer):
-    """Nobody listens."""
+    """Ignores all events."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
@@ -13,13 +13,12 @@ import numpy.typing as npt
 from velo import errors as velo_errors
 from velo.errors import FilterError, VeloError
 from velo_serving.protocol import errors as serving_errors
-from velo_serving.protocol.requests import EffortKeywords
 from velo_serving.protocol.requests import FilterForm as FilterForm
 from velo_serving.protocol.requests import Float32Matrix as Float32Matrix
 from velo_serving.protocol.requests import SearchRequest as SearchRequest
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    pass
 
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]
@@ -201,70 +200,30 @@ class Shape:
 
 
 class SearchIndex(Protocol):
-    """The part of ``velo.Index`` that a shard needs."""
+    """The part of ``velo.Index`` that a shard needs; further options as there."""
 
-    async def search_async(
-        self,
-        queries: Float32Matrix | None,
-        k: int = ...,
-        *,
-        filter: Any = ...,  # noqa: A002 - the public name
-        return_metadata: Sequence[str] | None = ...,
-        group_by: str | None = ...,
-        group_size: int = ...,
-        timeout_s: float | None = ...,
-        text: Any = ...,
-        **effort: Unpack[EffortKeywords],
-    ) -> Any:
-        """Search without blocking the event loop."""
-
-    async def range_search_async(
-        self,
-        queries: Float32Matrix,
-        radius: float,
-        *,
-        filter: Any = ...,  # noqa: A002
-        limit: int = ...,
-        return_metadata: Sequence[str] | None = ...,
-        timeout_s: float | None = ...,
-        **effort: Unpack[EffortKeywords],
-    ) -> Any:
-        """Search by radius without blocking the event loop."""
-
-    def info(self) -> Mapping[str, Any]:
-        """Return ``n``, ``dim``, ``metric``, ``memory_bytes``, ``device``."""
-
-    def close(self) -> None:
-        """Release the index."""
+    async def search_async(self, queries: Float32Matrix | None, k: int = ..., **options: Any) -> Any: ...
+    async def range_search_async(self, queries: Float32Matrix, radius: float, **options: Any) -> Any: ...
+    def info(self) -> Mapping[str, Any]: ...
+    def close(self) -> None: ...
 
 
 class ShardChannel(Protocol):
-    """How the router reaches one shard: in this process, over a socket, or a fake in tests."""
+    """The router's connection to one shard: in this process, over a socket, or a fake in tests.
+
+    Canceling the future of ``submit`` ends the search; an unreachable shard fails it. ``health`` connects if
+    necessary, or raises ``ShardUnavailableError``. ``trial`` is that of ``Shard``. ``watch`` sets a callback
+    for a lost connection. ``reset`` drops the connection to a shard that does not answer; ``close`` releases
+    everything.
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the shard in answers, logs and metrics."""
-
-    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]:
-        """Send a request; canceling the future ends the search. An unreachable shard fails it."""
-
-    async def health(self) -> ShardHealth:
-        """Connect if necessary and return the shard's health, or raise ``ShardUnavailableError``."""
-
-    async def trial(self, timeout_s: float) -> bool:
-        """Let the shard run a probe search, as ``Shard.trial``."""
-
-    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Look up rows, as ``look_up.look_up``."""
-
-    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Write rows, as ``ShardWriter.write``."""
-
-    def watch(self, lost: Callable[[str], None]) -> None:
-        """Call back, with the reason, when the connection is lost."""
-
-    def reset(self) -> None:
-        """Drop the connection to a shard that does not answer; ``health`` makes a new one."""
-
-    async def close(self) -> None:
-        """Release everything."""
+    def name(self) -> str: ...
+    def submit(self, request: SearchRequest, timeout_s: float) -> asyncio.Future[ShardReply]: ...
+    async def health(self) -> ShardHealth: ...
+    async def trial(self, timeout_s: float) -> bool: ...
+    async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]: ...
+    async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]: ...
+    def watch(self, lost: Callable[[str], None]) -> None: ...
+    def reset(self) -> None: ...
+    async def close(self) -> None: ...

@@ -12,7 +12,7 @@ from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Shape
 from velo_serving.routing.served import ServedCollection
 
-#: So long a collection that came is waited for.
+#: How long to wait for the shards of a new collection.
 FOLLOW_S = 10.0
 
 
@@ -171,7 +171,7 @@ class Backend:
         """
         async with self._following:
             names = {record.name for record in records}
-            gone = [self._collections.pop(name) for name in set(self._collections) - names]
+            dropped = [self._collections.pop(name) for name in set(self._collections) - names]
             self._aliases = {alias: name for alias, name in self._aliases.items() if name in names}
             for record in records:
                 if record.name not in self._collections:
@@ -181,7 +181,7 @@ class Backend:
                         served.observe(self._observer_of(served.name))
                     await served.start(FOLLOW_S)
                     self._collections[served.name] = served
-            await asyncio.gather(*(served.close() for served in gone))
+            await asyncio.gather(*(served.close() for served in dropped))
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -242,7 +242,7 @@ class Backend:
         self.loop = asyncio.get_running_loop()
         await asyncio.gather(*(served.start(self._start_s) for served in self.collections))
         if self._keeper is not None:
-            await self.follow(self._keeper.records)  # what came meanwhile
+            await self.follow(self._keeper.records)
         self._started = True
 
     async def close(self) -> None:

@@ -61,7 +61,6 @@ class ShardDirectory(Generic[H]):
 
     @property
     def shards(self) -> dict[str, tuple[H, ...]]:
-        """The shards of the present generation of each collection, by name."""
         return {
             name: tuple(self._started[name, about.generation].values()) for name, about in self._now.items()
         }
@@ -164,7 +163,6 @@ class ShardDirectory(Generic[H]):
         return self._endpoint_of(started[place])
 
     def backend(self, *, limits: RouterLimits | None = None) -> Backend:
-        """Make a backend over these shards; closing it ends them."""
         channel_of = self._channel_of
 
         def channel(place: Place) -> ShardChannel:

@@ -1,10 +1,10 @@
-"""Searches by words, alone and beside vectors: shards rank words, here both lists become one."""
+"""Searches over a router: full-text and hybrid ones, and the stored vectors of hits."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -12,20 +12,15 @@ import numpy as np
 from msgspec import structs
 
 from velo.results import Fuses, fused
-from velo_serving.protocol.hits import costs_of, is_hit, no_hits
-from velo_serving.protocol.types import Answer, Hits, MetadataRow, SearchRequest
-from velo_serving.routing.router import Router
+from velo_serving.protocol.hits import costs_of, ids_of_hits, is_hit, no_hits
+from velo_serving.protocol.types import Answer, Failure, Hits, MetadataRow, SearchRequest, ShardFailure
+from velo_serving.routing.router import Router, refusal_of
 
 #: Asks all shards, by vectors or by words.
 Ask: TypeAlias = Callable[[SearchRequest], Awaitable[Answer]]
 
 #: Queries and hits that are fused on the event loop at most.
 _INLINE_MAX: Final = 2_000
-
-
-async def search(router: Router, request: SearchRequest) -> Answer:
-    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
-    return await search_by(router.search, request, limit_s)
 
 
 async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> Answer:
@@ -116,7 +111,6 @@ def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[
 
 
 def _rows_of(chosen: Sequence[Any], row: int, *lists: tuple[Sequence[Any], Hits]) -> list[MetadataRow]:
-    """The metadata of some hits, from whichever list has them."""
     of_id: dict[Any, MetadataRow] = {}
     for ids, hits in lists:
         if hits.metadata is not None:
@@ -141,3 +135,55 @@ def _together(answers: Sequence[Answer], hits: Hits) -> Answer:
     homes = {one: place for answer in answers for one, place in answer.homes.items()}
     answered = min(least.shards_answered, least.shards_total - len(failures))
     return replace(least, hits=hits, shards_answered=answered, failures=tuple(failures.values()), homes=homes)
+
+
+async def search(router: Router, request: SearchRequest, dim: int, *, spent_s: float = 0.0) -> Answer:
+    started = time.perf_counter()
+    limit_s = router.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
+    answer = await search_by(router.search, request, limit_s)
+    if not request.return_vectors:
+        return answer
+    return await _bring_vectors(
+        router,
+        answer,
+        dim,
+        timeout_s=max(limit_s - spent_s - (time.perf_counter() - started), 0.001),
+        allow_partial=request.allow_partial,
+    )
+
+
+async def _bring_vectors(
+    router: Router, answer: Answer, dim: int, *, timeout_s: float | None, allow_partial: bool
+) -> Answer:
+    """The answer with the vectors of its hits. Deleted rows have none; late shards count as missing."""
+    arguments: dict[int, dict[str, list[Any]]] = {}
+    for one in dict.fromkeys(ids_of_hits(answer.hits)):
+        arguments.setdefault(answer.homes[one], {"ids": []})["ids"].append(one)
+    replies = await router.look_up_each("vectors", arguments, timeout_s) if arguments else []
+    found = [reply for _, reply in replies if not isinstance(reply, Failure)]
+    failures = [ShardFailure(name, reply) for name, reply in replies if isinstance(reply, Failure)]
+    if failures and not (found and allow_partial):
+        raise refusal_of(router.name, failures, answer.shards_answered - len(failures), answer.shards_total)
+    if answer.hits.ids.size > _INLINE_MAX:
+        hits = await asyncio.to_thread(_with_vectors, answer.hits, found, dim)
+    else:
+        hits = _with_vectors(answer.hits, found, dim)
+    return replace(
+        answer,
+        hits=hits,
+        shards_answered=answer.shards_answered - len(failures),
+        failures=(*answer.failures, *failures),
+    )
+
+
+def _with_vectors(hits: Hits, found: Sequence[Mapping[str, Any]], dim: int) -> Hits:
+    place_of: dict[Any, int] = {}
+    parts = []
+    for reply in found:
+        place_of |= {one: place for place, one in enumerate(reply["ids"], len(place_of))}
+        parts.append(np.frombuffer(reply["vectors"], "<f4").reshape(len(reply["ids"]), dim))
+    nothing = np.full((1, dim), np.nan, np.float32)
+    rows = np.concatenate([*parts, nothing])  # the last row is that of missing vectors
+    vectors = np.full((*hits.ids.shape, dim), np.nan, np.float32)
+    vectors[is_hit(hits)] = rows[[place_of.get(one, -1) for one in ids_of_hits(hits)]]
+    return replace(hits, vectors=vectors)

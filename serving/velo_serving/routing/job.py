@@ -33,7 +33,7 @@ from velo_serving.protocol.hits import concat_hits
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.loops import LoopThread
 from velo_serving.protocol.types import Answer
-from velo_serving.routing import hit_vectors
+from velo_serving.routing import hybrid
 from velo_serving.routing.served import Generation
 
 #: A job waits for itself alone, and has its own idea of how long; it would rather wait than miss a part.
@@ -47,11 +47,11 @@ JOB_LIMITS: Final = RouterLimits(
     busy_max_s=600.0,
 )
 
-#: A job's queries go in requests of so many, and so many requests at once.
+#: Queries in one request of a job, and requests in flight.
 _QUERIES_A_REQUEST: Final = 512
 _REQUESTS_AT_ONCE: Final = 4
 
-#: Of those that bring vectors fewer go in each: a shard's reply is bounded, and so is what waits here.
+#: Requests that return vectors are smaller: replies are bounded.
 _VECTORS_BYTES_A_REQUEST: Final = 32 << 20
 
 
@@ -99,7 +99,7 @@ class RouterThread:
                     text=text,
                     timeout_s=max(deadline - time.monotonic(), 0.001),
                 )
-                return await hit_vectors.search(now.router, part, now.dim)
+                return await hybrid.search(now.router, part, now.dim)
 
         starts = range(0, max(1, len(request.queries)), step)
         answers = await asyncio.gather(*(ask(start) for start in starts))
@@ -114,7 +114,6 @@ class RouterThread:
 
 
 def queries_a_request(request: SearchRequest, dim: int) -> int:
-    """The number of queries in one request of a job."""
     if not request.return_vectors:
         return _QUERIES_A_REQUEST
     bytes_a_query = request.k * request.group_hits * dim * 4

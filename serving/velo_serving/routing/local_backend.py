@@ -131,7 +131,6 @@ class _LocalLauncher:
 def open_shards(
     collection: Collection, *, opener: IndexOpener = open_velo_index, **options: Any
 ) -> list[Shard]:
-    """Open every shard of a collection here; the options are those of ``velo.open``."""
     if options.get("threads") is None:
         options["threads"] = share_of_cores(len(collection.shards))
     about = About(collection, ServeOptions(**options), 1, "")

@@ -56,7 +56,6 @@ def _reasons(failures: Sequence[ShardFailure]) -> str:
 async def count(
     router: Router, condition: Any, *, timeout_s: float | None = None, allow_partial: bool = True
 ) -> Found:
-    """Count rows that pass a filter in all shards."""
     found, status = await _of_all(router, "count", {"filter": condition}, timeout_s, allow_partial)
     total = sum(int(reply["count"]) for _, reply in found)
     return replace(status, value=total)
@@ -127,7 +126,6 @@ async def vectors(
 
 
 async def info(router: Router, *, timeout_s: float | None = None, allow_partial: bool = True) -> Found:
-    """The costs and segments of every shard."""
     found, status = await _of_all(router, "info", {}, timeout_s, allow_partial)
     return replace(status, value=[{"shard": name, **reply} for name, reply in found])
 
@@ -144,10 +142,10 @@ async def sample(
     allow_partial: bool = True,
 ) -> Found:
     """Draw rows and vectors at random, from each shard its share; also the number of rows that pass."""
-    told = await router.look_up("count", {"filter": condition}, timeout_s)
-    _, status = _status_of(router, told, allow_partial)
+    counts = await router.look_up("count", {"filter": condition}, timeout_s)
+    _, status = _status_of(router, counts, allow_partial)
     passing = {
-        place: int(one["count"]) for place, (_, one) in enumerate(told) if not isinstance(one, Failure)
+        place: int(one["count"]) for place, (_, one) in enumerate(counts) if not isinstance(one, Failure)
     }
     total = sum(passing.values())
     common = {"filter": condition, "columns": list(columns), "seed": seed}
@@ -169,7 +167,6 @@ async def sample(
 
 
 async def explain(router: Router, arguments: Mapping[str, Any], *, timeout_s: float | None = None) -> Found:
-    """The explanation of every shard."""
     found, status = await _of_all(router, "explain", arguments, timeout_s, True)
     value = [{"shard": name, **reply} for name, reply in found]
     return replace(status, value=value)

@@ -1,24 +1,29 @@
-"""Merging the nearest vectors of several shards: a pure function."""
+"""Merging hits of several shards: the nearest, groups, and all within a radius.
+
+A shard returns its nearest k groups, which include those of the nearest k overall that it has. Further rows
+of a group may be in a shard where the group is not among the nearest k; such shards are asked again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
+from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
 from velo_serving.protocol.hits import costs_of, is_hit, no_hits
-from velo_serving.protocol.types import Hits, IdArray, MetadataRow, SearchRequest
-from velo_serving.routing.grouping import merge_groups
+from velo_serving.protocol.types import Answer, FilterForm, Hits, IdArray, MetadataRow, SearchRequest
 
-#: One query with so many hits of all shards together is merged without padding.
+#: The number of hits up to which one query is merged without padding.
 SMALL_MAX = 400
 
 
 def merge(parts: Sequence[Hits], request: SearchRequest) -> Hits:
-    """One answer to a request, of the parts that its shards found."""
     if request.group_by is not None:
         return merge_groups(parts, request.k, request.group_hits)
     if request.radius is None:
@@ -107,9 +112,7 @@ def _lacks_metadata(parts: Sequence[Hits]) -> bool:
 
 def _order_mixed(ids: Sequence[Any], distances: Sequence[float]) -> list[int]:
     """Order by distance, then by id: strings, or strings and integers if shards disagree."""
-    return sorted(
-        range(len(ids)), key=lambda place: (distances[place], isinstance(ids[place], str), ids[place])
-    )
+    return sorted(range(len(ids)), key=lambda at: (distances[at], isinstance(ids[at], str), ids[at]))
 
 
 def _order_object(
@@ -141,3 +144,146 @@ def _merge_metadata(
             rows.append(metadata[row][int(order[row, place] - first[part])])
         merged.append(rows)
     return merged
+
+
+#: (distance, whether the id is text, id, metadata): sorted by distance, then by id.
+_Hit: TypeAlias = tuple[float, bool, Any, "MetadataRow | None"]
+_Groups: TypeAlias = dict[Any, list[_Hit]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowUp:
+    """A search for the rows of some groups: its query number i is about ``groups[i]``, (query, value)."""
+
+    request: SearchRequest
+    groups: tuple[tuple[int, Any], ...]
+
+
+def merge_groups(parts: Sequence[Hits], k: int, group_size: int) -> Hits:
+    """Keep the ``k`` nearest groups of every query over all parts, and their nearest hits."""
+    merged: list[_Groups] = []
+    for query in range(len(parts[0].counts)):
+        groups: _Groups = {}
+        for part in parts:
+            for value, hits in _groups_of(part, query).items():
+                groups.setdefault(value, []).extend(hits)
+        merged.append(_nearest(groups, k, group_size))
+    return _hits_of(merged, parts)
+
+
+def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> tuple[tuple[int, Any], ...]:
+    """The (query, value) of merged groups of which some part may have nearer rows than are known.
+
+    A part shows the nearest rows of its groups, and all its groups if they are fewer than k. Otherwise the
+    rows of a missing group are farther than the nearest row of its last group.
+    """
+    thin: list[tuple[int, Any]] = []
+    if request.group_hits == 1 or len(parts) == 1:
+        return ()
+    for query in range(len(merged.counts)):
+        per_part = [_groups_of(part, query) for part in parts]
+        bounds = [
+            max(hits[0][0] for hits in groups.values()) if len(groups) >= request.k else np.inf
+            for groups in per_part
+        ]
+        for value, hits in _groups_of(merged, query).items():
+            farthest = hits[-1][0] if len(hits) == request.group_hits else np.inf
+            if any(
+                value not in groups and bound < farthest
+                for groups, bound in zip(per_part, bounds, strict=True)
+            ):
+                thin.append((query, value))
+    return tuple(thin)
+
+
+def follow_ups(request: SearchRequest, answer: Answer, queries_max: int) -> Iterator[FollowUp]:
+    """Searches for the rows of incomplete groups, ``queries_max`` at a time."""
+    for start in range(0, len(answer.thin_groups), queries_max):
+        groups = answer.thin_groups[start : start + queries_max]
+        assert request.group_by is not None
+        filters = tuple(_within(request.filter_of(query), request.group_by, value) for query, value in groups)
+        narrow = structs.replace(
+            request,
+            queries=request.queries[[query for query, _ in groups]],
+            k=request.group_hits,
+            filters=filters,
+            group_by=None,
+            group_size=None,
+        )
+        yield FollowUp(narrow, groups)
+
+
+def fill_groups(answer: Answer, request: SearchRequest, follow_up: FollowUp, more: Answer) -> Answer:
+    merged = [_groups_of(answer.hits, query) for query in range(len(answer.hits.counts))]
+    for place, (query, value) in enumerate(follow_up.groups):
+        ids = {hit[2] for hit in merged[query][value]}
+        row = _row(more.hits, place, 0, int(more.hits.counts[place]))
+        merged[query][value].extend(hit for hit in row if hit[2] not in ids)
+    filled = [_nearest(groups, request.k, request.group_hits) for groups in merged]
+    fewer = more if more.shards_answered < answer.shards_answered else answer
+    return dataclasses.replace(
+        answer,
+        hits=_hits_of(filled, [answer.hits, more.hits]),
+        shards_answered=fewer.shards_answered,
+        failures=fewer.failures,
+        homes={**answer.homes, **more.homes},
+    )
+
+
+def _within(condition: FilterForm | None, column: str, value: Any) -> FilterForm:
+    """A filter and a value of a column."""
+    group: Expr = Compare(column, "eq", value)
+    if condition is None:
+        return to_dict(group)
+    tree = from_dict(condition) if isinstance(condition, Mapping) else from_sql(condition)
+    return to_dict(And((tree, group)))
+
+
+def _groups_of(part: Hits, query: int) -> _Groups:
+    assert part.groups is not None
+    groups: _Groups = {}
+    start = 0
+    for value, size in part.groups[query]:
+        groups[value] = _row(part, query, start, start + size)
+        start += size
+    return groups
+
+
+def _row(part: Hits, query: int, start: int, stop: int) -> list[_Hit]:
+    ids = part.ids[query, start:stop].tolist()
+    distances = part.distances[query, start:stop].tolist()
+    rows = [None] * len(ids) if part.metadata is None else part.metadata[query][start:stop]
+    return [
+        (distance, isinstance(one, str), one, row)
+        for distance, one, row in zip(distances, ids, rows, strict=True)
+    ]
+
+
+def _nearest(groups: _Groups, k: int, group_size: int) -> _Groups:
+    ordered = {value: sorted(hits, key=_order)[:group_size] for value, hits in groups.items() if hits}
+    return dict(sorted(ordered.items(), key=lambda item: _order(item[1][0]))[:k])
+
+
+def _order(hit: _Hit) -> tuple[float, bool, Any]:
+    return hit[:3]
+
+
+def _hits_of(merged: Sequence[_Groups], parts: Sequence[Hits]) -> Hits:
+    counts = np.array([sum(map(len, groups.values())) for groups in merged], np.int64)
+    width = max(1, int(counts.max(initial=1)))
+    strings = any(part.ids.dtype == object for part in parts)
+    ids, distances = no_hits(len(merged), width, strings=strings)
+    metadata: list[list[MetadataRow]] = []
+    for query, groups in enumerate(merged):
+        hits = [hit for group in groups.values() for hit in group]
+        ids[query, : len(hits)] = [hit[2] for hit in hits]
+        distances[query, : len(hits)] = [hit[0] for hit in hits]
+        metadata.append([hit[3] for hit in hits if hit[3] is not None])
+    return Hits(
+        ids=ids,
+        distances=distances,
+        counts=counts,
+        metadata=None if any(part.metadata is None for part in parts) else metadata,
+        **costs_of(parts),
+        groups=[[(value, len(hits)) for value, hits in groups.items()] for groups in merged],
+    )

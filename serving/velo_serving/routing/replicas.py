@@ -24,11 +24,11 @@ from velo_serving.routing.shard_queue import PendingRequest, ShardQueue
 HEDGE_MIN_S: Final = 0.005
 HEDGE_PERCENTILE: Final = 95.0
 
-#: Hedges by requests, and how many may come at once after a calm time.
+#: The share of hedged requests, and the largest burst.
 HEDGE_SHARE: Final = 0.05
 HEDGE_BURST: Final = 5.0
 
-#: Calls that the percentile is of, how often it is taken anew, and how many it needs.
+#: Calls in the percentile, calls between its updates, and the minimum of calls.
 CALLS_KEPT: Final = 200
 CALLS_ANEW: Final = 16
 CALLS_MIN: Final = 20
@@ -78,7 +78,6 @@ class Replicas:
 
     @property
     def up(self) -> bool:
-        """Whether some replica is up."""
         return any(queue.up for queue in self.queues)
 
     def wait_s(self, heavy: bool) -> float:
@@ -120,12 +119,10 @@ class Replicas:
 
     @property
     def writer(self) -> ShardHealth | None:
-        """The health of the replica that writes; None where it never answered."""
         return self.queues[0].health
 
     @property
     def health(self) -> ShardHealth | None:
-        """The health of the first replica that answered."""
         return next((queue.health for queue in self.queues if queue.health is not None), None)
 
     def withdraw(self, pending: PendingRequest) -> None:

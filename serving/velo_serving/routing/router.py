@@ -36,8 +36,7 @@ from velo_serving.protocol.types import (
     ShardIdentity,
     ShardReply,
 )
-from velo_serving.routing.grouping import fill_groups, follow_ups, thin_groups
-from velo_serving.routing.merge import merge
+from velo_serving.routing.merge import fill_groups, follow_ups, merge, thin_groups
 from velo_serving.routing.replicas import Replicas
 from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState, is_heavy
 
@@ -290,10 +289,7 @@ class Router:
         return dict(zip(arguments, replies, strict=True))
 
     def _limit_s(self, timeout_s: float | None) -> float:
-        """The time limit of a request."""
-        return min(
-            self.limits.timeout_default_s if timeout_s is None else timeout_s, self.limits.timeout_max_s
-        )
+        return min(timeout_s or self.limits.timeout_default_s, self.limits.timeout_max_s)
 
     def note_write(self, verb: str, outcome: str, rows: int) -> None:
         """Report the end of a write to the observer.
@@ -361,7 +357,7 @@ class Router:
             timer.cancel()
             self._queries_admitted -= count
             spans.close()
-            pending.done.cancel()  # when the caller went away: later replies find nobody
+            pending.done.cancel()
             for shard in self._shards:
                 shard.withdraw(pending)
         return await self._answer(pending)
@@ -408,7 +404,6 @@ def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], reques
 
 
 def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any, int]:
-    """The shard of each hit, by id."""
     kept = set(ids_of_hits(hits))
     return {
         one: place
@@ -422,7 +417,6 @@ def homes_of(replies: Sequence[tuple[str, ShardReply]], hits: Hits) -> dict[Any,
 def refusal_of(
     collection: str, failures: Sequence[ShardFailure], answered: int, total: int
 ) -> DeadlineExceededError | NoShardAnsweredError:
-    """The error of a search that too few shards answered."""
     reasons = "; ".join(f"{one.shard}: {one.failure.message}" for one in failures)
     message = f"{answered} of {total} shards of {collection!r} answered ({reasons})"
     if any(one.failure.fault == "deadline" for one in failures):

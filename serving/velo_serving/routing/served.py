@@ -22,10 +22,10 @@ from velo_serving.transport.endpoint import Endpoint
 
 log = logging.getLogger("velo_serving")
 
-#: By when the shards of what is published must answer here.
+#: How long the shards of a publication may take to answer here.
 MOVE_S: Final = 30.0
 
-#: How often we look whether shards are up, or requests have ended.
+#: The interval of checks of shards and requests.
 LOOK_S: Final = 0.02
 
 
@@ -238,7 +238,6 @@ class ServedCollection:
         await self.router.close()
 
     def _on_successor(self, number: int) -> None:
-        """Switch to a generation that was published meanwhile."""
         if self._succeed is not None and self._move is None and number != self.now.number:
             self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
 
@@ -248,7 +247,6 @@ class ServedCollection:
             await self._switch_to(await succeed(number))
         except Exception as error:
             log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
-            # Whoever speaks of the successor again begins anew.
         finally:
             self._move = None
 
@@ -294,9 +292,7 @@ def served_collection(
         return SocketChannel(shard.name if shard.replicas == 1 else f"{shard.name}/{replica}", where)
 
     def generation(record: CollectionRecord) -> Generation:
-        channels = [
-            [channel(shard, replica, record) for replica in range(shard.replicas)] for shard in record.shards
-        ]
+        channels = [[channel(shard, at, record) for at in range(shard.replicas)] for shard in record.shards]
         identities = [shard.identity for shard in record.shards]
         router = Router(record.name, channels, limits=limits, identities=identities)
         return Generation(record.n, record.dim, record.metric, router, record.version, record.generation)

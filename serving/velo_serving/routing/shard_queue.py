@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from velo.errors import SearchTimeoutError
 from velo_serving.protocol.errors import DeadlineExceededError, ShardUnavailableError, WrongShardError
@@ -36,25 +36,25 @@ from velo_serving.protocol.types import (
 
 T = TypeVar("T")
 
-#: What one reply leaves of the weight of those before it, in the rate at which a shard answers.
+#: The decay of former replies in the rate of a shard.
 RATE_MEMORY = 0.98
 
-#: So many queries must have been answered before their rate is believed.
+#: The number of answered queries before the rate counts.
 RATE_QUERIES_MIN = 32
 
 #: Requests that may bring more hits are heavy.
 LIGHT_HITS_MAX = 8192
 
-#: A time limit passes in so many steps, none shorter than this; one that takes longer than so many times its
-#: length ended in a process that was not awake, and counts no more.
+#: A time limit passes in steps of a minimal length. A step that takes longer than ``STEP_LATE`` times its
+#: length counts as that: the process was suspended.
 STEPS = 20
 STEP_MIN_S = 0.01
 STEP_LATE = 1.5
 
-#: The shard judges after this share of the time that it is given, so that its verdict arrives.
+#: The shard gets this share of the time of a probe search, so that its answer arrives.
 TRIAL_SHARE = 0.75
 
-#: What a trial leaves of the longest one before it.
+#: The decay of the longest time of a probe search.
 SLOW_MEMORY = 0.9
 
 
@@ -112,13 +112,10 @@ def is_heavy(request: SearchRequest) -> bool:
     )
 
 
-class _Sent:
-    __slots__ = ("at", "future", "queries")
-
-    def __init__(self, at: float, queries: int, future: asyncio.Future[ShardReply]) -> None:
-        self.at = at
-        self.queries = queries
-        self.future = future
+class _Sent(NamedTuple):
+    at: float
+    queries: int
+    future: asyncio.Future[ShardReply]
 
 
 class _Rate:
@@ -142,7 +139,7 @@ class _Rate:
         return self._busy_s / self._queries if self._queries >= RATE_QUERIES_MIN else 0.0
 
 
-class _Room:
+class _Load:
     """Requests of one kind, heavy or not: those of the other kind never wait for them here."""
 
     __slots__ = ("in_flight", "queries_in_flight", "queries_waiting", "rate", "waiting")
@@ -192,11 +189,11 @@ class ShardQueue:
         self._clock = clock
         self._observer = observer
         self._identity = identity
-        self._light, self._heavy = self._rooms = _Room(), _Room()
+        self._light, self._heavy = self._loads = _Load(), _Load()
         self._sign_at = 0.0  # when the shard last showed that it answers, or works
         self._ended_at = 0.0  # when it last showed that a search ended
         self._slow_trial_s = 0.0  # what a trial takes at worst where processors are short; it fades
-        self._falls = 0  # times this lane went down; a probe older than the last fall says nothing
+        self._outages = 0  # an older probe says nothing
         self._quiet_timer: Timer | None = None
         self._trial: asyncio.Task[None] | None = None
         self._probe_timer: Timer | None = None
@@ -210,8 +207,7 @@ class ShardQueue:
 
     @property
     def queries(self) -> int:
-        """The number of requests that wait or are in flight."""
-        light, heavy = self._rooms
+        light, heavy = self._loads
         return (
             light.queries_waiting + light.queries_in_flight + heavy.queries_waiting + heavy.queries_in_flight
         )
@@ -225,8 +221,8 @@ class ShardQueue:
             self.name,
             "up" if self.up else "down",
             self.reason,
-            sum(len(room.waiting) for room in self._rooms),
-            sum(len(room.in_flight) for room in self._rooms),
+            sum(len(load.waiting) for load in self._loads),
+            sum(len(load.in_flight) for load in self._loads),
             self.health,
         )
 
@@ -237,23 +233,23 @@ class ShardQueue:
         if not self.up:
             self._deliver(self, pending, self.failure())
             return
-        room = self._heavy if pending.heavy else self._light
-        room.waiting[pending] = self._clock.now()
-        room.queries_waiting += len(pending.request.queries)
-        self._pump(room)
+        load = self._heavy if pending.heavy else self._light
+        load.waiting[pending] = self._clock.now()
+        load.queries_waiting += len(pending.request.queries)
+        self._pump(load)
 
     def withdraw(self, pending: PendingRequest) -> None:
-        room = self._heavy if pending.heavy else self._light
-        if pending in room.waiting:
-            del room.waiting[pending]
-            room.queries_waiting -= len(pending.request.queries)
+        load = self._heavy if pending.heavy else self._light
+        if pending in load.waiting:
+            del load.waiting[pending]
+            load.queries_waiting -= len(pending.request.queries)
             return
-        sent = room.in_flight.pop(pending, None)
+        sent = load.in_flight.pop(pending, None)
         if sent is not None:
-            room.queries_in_flight -= sent.queries
+            load.queries_in_flight -= sent.queries
             sent.future.cancel()
             self._observer.call_ended(self.name, self._clock.now() - sent.at, "canceled")
-            self._pump(room)
+            self._pump(load)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Look up without waiting in the queue; failures do not affect the state of the shard."""
@@ -273,29 +269,28 @@ class ShardQueue:
             ) from None
 
     def failure(self) -> Failure:
-        """The reply to requests while the shard is down."""
         return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
-    def _pump(self, room: _Room) -> None:
-        while room.waiting and self.up:
-            pending = next(iter(room.waiting))
+    def _pump(self, load: _Load) -> None:
+        while load.waiting and self.up:
+            pending = next(iter(load.waiting))
             queries = len(pending.request.queries)
-            if room.in_flight and room.queries_in_flight + queries > self._limits.in_flight_queries_max:
+            if load.in_flight and load.queries_in_flight + queries > self._limits.in_flight_queries_max:
                 break
-            since = room.waiting.pop(pending)
-            room.queries_waiting -= queries
+            since = load.waiting.pop(pending)
+            load.queries_waiting -= queries
             now = self._clock.now()
             future = self.channel.submit(pending.request, max(pending.deadline - now, 0.001))
-            room.in_flight[pending] = _Sent(now, queries, future)
-            room.queries_in_flight += queries
+            load.in_flight[pending] = _Sent(now, queries, future)
+            load.queries_in_flight += queries
             self._observer.call_sent(self.name, queries, now - since)
             future.add_done_callback(lambda future, pending=pending: self._ended(pending, future))  # type: ignore[misc]
-        if room.in_flight and self._quiet_timer is None and self._trial is None:
+        if load.in_flight and self._quiet_timer is None and self._trial is None:
             self._listen()
 
     def _ended(self, pending: PendingRequest, future: asyncio.Future[ShardReply]) -> None:
-        room = self._heavy if pending.heavy else self._light
-        sent = room.in_flight.get(pending)
+        load = self._heavy if pending.heavy else self._light
+        sent = load.in_flight.get(pending)
         if sent is None or sent.future is not future:
             if not future.cancelled():
                 future.exception()  # the request was abandoned; this marks the exception as seen
@@ -305,7 +300,7 @@ class ShardQueue:
         outcome = "ok"
         error = ShardUnavailableError("the call was given up") if future.cancelled() else future.exception()
         if isinstance(error, ShardUnavailableError):
-            self._fall(error.message)  # which answers everybody who waits, this one included
+            self._mark_down(error.message)  # which answers everybody who waits, this one included
             return
         if error is not None:
             outcome = "error"
@@ -313,13 +308,13 @@ class ShardQueue:
             reply = dataclasses.replace(Failure.of(error), fault="shard")
         else:
             reply = future.result()
-        del room.in_flight[pending]
-        room.queries_in_flight -= sent.queries
-        room.rate.reply(sent.at, now, sent.queries)
+        del load.in_flight[pending]
+        load.queries_in_flight -= sent.queries
+        load.rate.reply(sent.at, now, sent.queries)
         self._sign_at = self._ended_at = now
         self._observer.call_ended(self.name, now - sent.at, outcome)
         self._deliver(self, pending, reply)
-        self._pump(room)
+        self._pump(load)
 
     # ---- is it hung? ----
 
@@ -330,27 +325,27 @@ class ShardQueue:
 
     def _when_quiet(self) -> None:
         self._quiet_timer = None
-        if not (self.up and any(room.in_flight for room in self._rooms)):
+        if not (self.up and any(load.in_flight for load in self._loads)):
             return
         if self._clock.now() < max(self._sign_at, self._oldest_at()) + self._limits.quiet_s:
             self._listen()
         else:
-            self._trial = asyncio.get_running_loop().create_task(self._try_it())
+            self._trial = asyncio.get_running_loop().create_task(self._run_probe_search())
 
-    async def _try_it(self) -> None:
+    async def _run_probe_search(self) -> None:
         """Run a probe search; a shard with much work gets more time."""
-        began, falls = self._clock.now(), self._falls
-        work_s = 2.0 * sum(room.queries_in_flight * room.rate.seconds_per_query for room in self._rooms)
+        began, outages = self._clock.now(), self._outages
+        work_s = 2.0 * sum(load.queries_in_flight * load.rate.seconds_per_query for load in self._loads)
         outcome: bool | None = None
         try:
             outcome = await self._on_trial(max(self._limits.trial_s, 2.0 * self._slow_trial_s) + work_s)
         except ShardUnavailableError as error:
-            if falls == self._falls:
-                self._fall(error.message)
+            if outages == self._outages:
+                self._mark_down(error.message)
             return
         finally:
             self._trial = None
-        if falls != self._falls:
+        if outages != self._outages:
             return
         now = self._clock.now()
         if outcome is not None:
@@ -359,14 +354,14 @@ class ShardQueue:
             self._ended_at = now
         if outcome is None and self._sign_at <= began:
             waited_ms = 1000 * (self._limits.quiet_s + now - began)
-            self._fall(f"it answered nothing for {waited_ms:.0f} ms, not even a search on trial", "hung")
+            self._mark_down(f"it answered nothing for {waited_ms:.0f} ms, not even a probe search", "hung")
         elif outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
-            self._fall(f"no search ended for {self._limits.busy_max_s:g} s, though it is at work", "hung")
-        for room in self._rooms:
-            self._pump(room)
+            self._mark_down(f"no search ended for {self._limits.busy_max_s:g} s, though it works", "hung")
+        for load in self._loads:
+            self._pump(load)
 
     def _oldest_at(self) -> float:
-        oldest = (sent.at for room in self._rooms for sent in itertools.islice(room.in_flight.values(), 1))
+        oldest = (sent.at for load in self._loads for sent in itertools.islice(load.in_flight.values(), 1))
         return min(oldest, default=self._clock.now())
 
     async def _on_trial(self, timeout_s: float) -> bool | None:
@@ -380,7 +375,6 @@ class ShardQueue:
         return None
 
     async def _in_time(self, asking: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Wait for an answer, and if it takes too long raise ``SearchTimeoutError``."""
         call = asyncio.ensure_future(asking)
         with self._time_limit(timeout_s, call.cancel):
             try:
@@ -388,7 +382,7 @@ class ShardQueue:
             except asyncio.CancelledError:
                 if not call.cancelled():
                     call.cancel()
-                    raise  # the lane closes
+                    raise  # the queue closes
                 raise SearchTimeoutError(f"no answer within {timeout_s:g} s") from None
 
     @contextlib.contextmanager
@@ -426,12 +420,12 @@ class ShardQueue:
 
     def _lost(self, reason: str) -> None:
         if self.up and not self._closed:
-            self._fall(reason)
+            self._mark_down(reason)
 
-    def _fall(
+    def _mark_down(
         self, reason: str, outcome: str = "unavailable", kind: str = ShardUnavailableError.__name__
     ) -> None:
-        self._falls += 1
+        self._outages += 1
         self._kind = kind
         was_up, self.up, self.reason = self.up, False, reason
         if was_up:
@@ -446,10 +440,10 @@ class ShardQueue:
             self._quiet_timer.cancel()
             self._quiet_timer = None
         now = self._clock.now()
-        waiting = [pending for room in self._rooms for pending in room.waiting]
-        in_flight = {pending: sent for room in self._rooms for pending, sent in room.in_flight.items()}
-        for room in self._rooms:
-            room.clear()
+        waiting = [pending for load in self._loads for pending in load.waiting]
+        in_flight = {pending: sent for load in self._loads for pending, sent in load.in_flight.items()}
+        for load in self._loads:
+            load.clear()
         failure = self.failure()
         for pending, sent in in_flight.items():
             sent.future.cancel()
@@ -471,7 +465,7 @@ class ShardQueue:
 
     async def probe(self) -> None:
         """Check health, run a probe search, change the state, and schedule the next check."""
-        falls = self._falls
+        outages = self._outages
         try:
             health = await self._in_time(self.channel.health(), self._limits.probe_timeout_s)
             if health.failure is not None:
@@ -482,20 +476,20 @@ class ShardQueue:
             if self._on_health is not None:
                 self._on_health(health)
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
-            was_down = self._falls > 0 and not self.up
+            was_down = self._outages > 0 and not self.up
             patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s
             outcome = await self._on_trial(patience_s)
             if outcome is None or (was_down and not outcome):
-                raise ShardUnavailableError(f"a search on trial was not answered within {patience_s:g} s")
+                raise ShardUnavailableError(f"a probe search was not answered within {patience_s:g} s")
         except asyncio.CancelledError:
             raise
         except Exception as error:
             kind = WrongShardError if isinstance(error, WrongShardError) else ShardUnavailableError
             reason = getattr(error, "message", "") or str(error) or type(error).__name__
-            self._fall(reason, kind=kind.__name__)
+            self._mark_down(reason, kind=kind.__name__)
         else:
-            if falls == self._falls:
-                self._rise()
+            if outages == self._outages:
+                self._mark_up()
         finally:
             self._probe_task = None
         limits = self._limits
@@ -508,14 +502,13 @@ class ShardQueue:
         if identity != self._identity:
             raise WrongShardError(f"another index is there now: {identity}, not {self._identity}")
 
-    def _rise(self) -> None:
+    def _mark_up(self) -> None:
         was_up, self.up, self.reason = self.up, True, ""
         self._sign_at = self._clock.now()
         if not was_up:
             self._observer.shard_changed(self.name, True, "")
 
     async def close(self) -> None:
-        """Stop probing, fail all requests, close the channel."""
         self._closed = True
         self.up, self.reason = False, "the server is closing"
         if self._probe_timer is not None:
@@ -524,9 +517,7 @@ class ShardQueue:
         tasks = [task for task in (self._trial, self._probe_task) if task is not None]
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._probe_timer is not None:
             self._probe_timer.cancel()
         await self.channel.close()

@@ -13,10 +13,10 @@ elsewhere must not be taken for a repetition.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import hashlib
 import time
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -48,10 +48,10 @@ Verb: TypeAlias = Literal["insert", "upsert", "update", "delete"]
 Maintenance: TypeAlias = Literal["flush", "optimize"]
 Places: TypeAlias = npt.NDArray[np.int64]
 
-#: How often shards are asked anew where rows are that go while they are looked for.
+#: Attempts to place rows that are deleted at the same time.
 LOOKS_MAX: Final = 5
 
-#: What a shard is sent in one call; a connection takes no more (``wire.server.ServerLimits``).
+#: The limit of one call to a shard, below that of frames (``transport.server.ServerLimits``).
 ARGUMENTS_BYTES_MAX: Final = 48 << 20
 
 
@@ -121,9 +121,7 @@ def _format_of(dtype: str, schema: str, numbered: bool) -> RowFormat:
     key = (dtype, schema, numbered)
     known = _FORMATS.get(key)
     if known is None:
-        known = RowFormat(
-            np.dtype(dtype), pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema))), numbered
-        )
+        known = RowFormat(np.dtype(dtype), pa.ipc.read_schema(pa.py_buffer(b64decode(schema))), numbered)
         _FORMATS.clear()  # few differ at a time
         _FORMATS[key] = known
     return known
@@ -220,7 +218,7 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
                 asked[place]["request"] = _name_of(request.request_id, _taken(ids, parts[place]))
             if len(stays):
                 asked[place]["expected"] = stream_of_ids(_taken(ids, stays))
-        answers = await _told(router, request, asked, set(found.tolist()), deadline)
+        answers = await _write_in_order(router, request, asked, set(found.tolist()), deadline)
         moved = [place for place, one in answers.items() if not isinstance(one, Failure) and "moved" in one]
         replies += [(place, one) for place, one in answers.items() if place not in moved]
         if not moved:
@@ -231,7 +229,7 @@ async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadli
     return _wrote(router, request, [*replies, *((place, busy) for place in moved)])
 
 
-async def _told(
+async def _write_in_order(
     router: Router, request: WriteRequest, asked: Mapping[int, Any], known: set[int], deadline: float
 ) -> dict[int, dict[str, Any] | Failure]:
     """Write to all shards concurrently; a named insert asks shards that have some of its ids first.
@@ -332,22 +330,22 @@ def _wrote(
 ) -> Wrote:
     """Combine the results of shards, or raise their error."""
     pairs = list(replies.items()) if isinstance(replies, Mapping) else list(replies)
-    told = [(place, one) for place, one in pairs if not isinstance(one, Failure)]
+    wrote = [(place, one) for place, one in pairs if not isinstance(one, Failure)]
     failures = {place: one for place, one in pairs if isinstance(one, Failure)}
-    rows = sum(int(one["rows"]) for _, one in told)
+    rows = sum(int(one["rows"]) for _, one in wrote)
     if failures:
-        raise _failure(router, failures, len(told), rows)
-    first = [one["first_id"] for _, one in told if one.get("first_id") is not None]
+        raise _failure(router, failures, len(wrote), rows)
+    first = [one["first_id"] for _, one in wrote if one.get("first_id") is not None]
     names = router.names
     return Wrote(
         rows=rows,
-        missing=sum(int(one["missing"]) for _, one in told),
-        replaced=sum(int(one.get("replaced", 0)) for _, one in told),
+        missing=sum(int(one["missing"]) for _, one in wrote),
+        replaced=sum(int(one.get("replaced", 0)) for _, one in wrote),
         first_id=first[0] if first else None,
-        repeated=bool(told) and all(one.get("repeated", False) for _, one in told),
-        durable=all(one["durable"] for _, one in told),
-        pressure=max((float(one.get("pressure", 0.0)) for _, one in told), default=0.0),
-        sequences={names[place]: int(one["sequence"]) for place, one in told},
+        repeated=bool(wrote) and all(one.get("repeated", False) for _, one in wrote),
+        durable=all(one["durable"] for _, one in wrote),
+        pressure=max((float(one.get("pressure", 0.0)) for _, one in wrote), default=0.0),
+        sequences={names[place]: int(one["sequence"]) for place, one in wrote},
     )
 
 

@@ -275,7 +275,7 @@ def _claim(folder: Path, receipt: _Receipt, job: BuildJob, *, is_complete: bool)
         else:
             folder.parent.mkdir(exist_ok=True)
         if folder.exists() and not receipt.is_ours:
-            raise IndexExistsError(f"{folder} stands there already, and is not ours", argument="target")
+            raise IndexExistsError(f"{folder} exists and is not ours", argument="target")
         receipt.claim()
         # A complete index is of other rows or options, or the task died before it could say of which.
         if is_complete or not job.resume or _is_complete(folder):

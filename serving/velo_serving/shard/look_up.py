@@ -40,17 +40,16 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
 
 
 #: What anybody who reads may know of an index; its path is not among it.
-_TOLD: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memory_budget_bytes", "live")
+_PUBLIC_FIELDS: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memory_budget_bytes", "live")
 
 
 def _info(index: Any) -> dict[str, Any]:
-    """The costs of an index, and its segments."""
     info = index.info()
-    told = {name: info[name] for name in _TOLD}
+    fields = {name: info[name] for name in _PUBLIC_FIELDS}
     kinds = [getattr(field.type, "value_type", field.type) for field in index.schema]
     names = zip(index.schema.names, kinds, index.schema.types, strict=True)
     columns = [[name, str(kind if pa.types.is_dictionary(whole) else whole)] for name, kind, whole in names]
-    return {**told, "n": len(index), "disk_bytes": sum(info["disk_bytes"].values()), "columns": columns}
+    return {**fields, "n": len(index), "disk_bytes": sum(info["disk_bytes"].values()), "columns": columns}
 
 
 def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +62,6 @@ def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored(index: Any, ids: Sequence[Any], *, decoded: bool = False) -> dict[str, Any]:
-    """The existing ids and their vectors."""
     known = list(ids)
     while True:
         known = [one for one, there in zip(known, index.contains(known), strict=True) if there]

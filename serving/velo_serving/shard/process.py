@@ -26,8 +26,7 @@ from velo_serving.transport.server import ShardHost, ShardServer
 #: What a line begins with that asks something of the parent, or tells it something later.
 QUESTION: Final = "?"
 
-#: How long the process goes on once its parent is gone: a merge begins again, and a log needs no closing. So
-#: long, and longer, the process after it waits for its lock.
+#: The time to close after the end of the parent, and the longer one that a successor waits for the lock.
 END_S: Final = 3.0
 BUSY_S: Final = 3 * END_S
 
@@ -36,7 +35,6 @@ LOOK_S = 0.05
 
 
 def main() -> None:
-    """Serve one shard until the parent ends."""
     # An interrupt of the terminal reaches all its processes; when this one ends, its parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     message: dict[str, Any] = json.loads(sys.stdin.readline())

@@ -54,7 +54,7 @@ PARTS_AT_ONCE = 2
 PART_HITS = 1024
 HITS_INLINE_MAX = 20_000
 
-#: How often a search on trial looks whether another search has ended meanwhile.
+#: The interval at which a probe search checks for other searches that ended.
 TRIAL_LOOK_S = 0.005
 
 #: A shard whose searches take processor time of less than this share of a trial does not work on any.
@@ -82,9 +82,9 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
 
 def _warm(index: Any) -> None:
     """Load the code of filters, full text and metadata before the first request."""
-    with contextlib.suppress(VeloError):  # a damaged page is told to the search that needs it
+    with contextlib.suppress(VeloError):
         from_sql("a = 1")
-    with contextlib.suppress(VeloError):  # most have no words
+    with contextlib.suppress(VeloError):  # most have no full-text index
         index.search(None, 1, text="a")
     info = index.info()
     columns = list(info.get("columns", ()))[:1]
@@ -124,7 +124,6 @@ class Shard:
         return self._index
 
     def open(self) -> ShardHealth:
-        """Open the index unless it is open."""
         import_pandas()
         with self._opening:
             if self._closed:
@@ -191,7 +190,7 @@ class Shard:
         index = self._opened
         ask = getattr(index, "search_each", None)
 
-        def told(rows: Sequence[int], result: Any) -> None:
+        def report(rows: Sequence[int], result: Any) -> None:
             if isinstance(result, VeloError):
                 failure = Failure.of(result)
                 ended(rows, failure if failure.row is None else dataclasses.replace(failure, row=0), ())
@@ -203,7 +202,7 @@ class Shard:
         asked: Asked | None = None
         if ask is not None:
             asked = ask(
-                request.queries, request.k, timeout_s=_rounded(timeout_s), ended=told, **effort_of(request)
+                request.queries, request.k, timeout_s=_rounded(timeout_s), ended=report, **effort_of(request)
             )
         return asked or _Tasks(self, request, timeout_s, ended)
 
@@ -234,7 +233,6 @@ class Shard:
                 now = time.monotonic()
                 awake_s += min(now - last, 2 * TRIAL_LOOK_S)
                 last = now
-            # A page that is damaged is told to those who need it: such a search has ended, too.
             if self._ended != ended or (own.done() and not isinstance(own.exception(), SearchTimeoutError)):
                 return True
             if _worked_s() - worked_s < timeout_s * WORK_SHARE_MIN:
@@ -385,7 +383,7 @@ async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -
             except FilterError as culprit:
                 return Failure.of(culprit, query=query)
             except VeloError:
-                break  # the index has other troubles by now: the first error stands
+                break  # another failure: report the first one
     return Failure.of(error)
 
 
@@ -436,7 +434,6 @@ def _of_groups(result: Any) -> Hits:
 
 
 def _in_rows(flat_ids: Any, flat_distances: Any, places: Any) -> tuple[Any, Any]:
-    """Hits of all queries one after another, as rows that are padded."""
     ids, distances = no_hits(*places.shape, strings=flat_ids.dtype == object)
     ids[places], distances[places] = flat_ids, flat_distances
     return ids, distances
@@ -454,7 +451,7 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     folder = Path(spec.path)
     if spec.writable or spec.follows or is_live(folder):
         built = ""
-        with contextlib.suppress(VeloError):  # what cannot be read is told by those who open it
+        with contextlib.suppress(VeloError):  # reported when the index is opened
             built = f"{built_uuid(folder)}-"
         return f"{built.removeprefix('-')}folder-{folder.stat().st_ino}"
     return str(info.get("uuid", ""))

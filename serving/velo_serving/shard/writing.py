@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ FOLLOW_S: Final = 0.1
 #: Writes at once. They wait together for one sync, and for room.
 WRITES_AT_ONCE: Final = 32
 
-#: An index is told this share of the time that is left, so that what it says arrives.
+#: The index gets this share of the time that is left, so that its answer arrives.
 TIME_SHARE: Final = 0.9
 
 
@@ -64,7 +64,7 @@ class ShardWriter:
         self._sides = _TwoSides()
         self._threads = ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix=f"velo-write-{name}")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"velo-upkeep-{name}")
-        #: Flushes and optimizes that wait or run; whoever asks for one of them again waits for the same.
+        #: Running maintenance, which further calls share.
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def write(
@@ -102,7 +102,7 @@ class ShardWriter:
     def _ended(self, what: str, task: asyncio.Future[None]) -> None:
         self._under_way.pop(what, None)
         if not task.cancelled():
-            task.exception()  # told to those who waited; info()["live"] tells the others
+            task.exception()  # marks it as seen; info() has it, too
 
     def close(self) -> None:
         """Wait for running writes and stop."""
@@ -111,7 +111,6 @@ class ShardWriter:
 
 
 def _rows_given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Vectors, ids and metadata of a call, as the library takes them."""
     vectors, dim = arguments["vectors"], int(arguments["dim"])
     dtype = np.dtype(arguments["dtype"])
     ids, columns = arguments.get("ids"), arguments.get("columns")
@@ -123,7 +122,7 @@ def _rows_given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(done: Any) -> dict[str, Any]:
+def _fields_of(done: Any) -> dict[str, Any]:
     return {
         "rows": done.rows,
         "missing": done.missing,
@@ -137,40 +136,35 @@ def _told(done: Any) -> dict[str, Any]:
 
 
 def _insert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
-    return _told(index.insert(**_rows_given(arguments), timeout_s=timeout_s))
+    return _fields_of(index.insert(**_rows_given(arguments), timeout_s=timeout_s))
 
 
 def _upsert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     expected = arguments.get("expected")
     if expected is None:
-        return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
+        return _fields_of(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
     ids = ids_of(expected)
     with sides.on("upsert"):
         if not index.contains(ids).all():
             return {"moved": True}
-        return _told(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
+        return _fields_of(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
 
 
 def _update(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     columns = table_of(arguments["columns"])
     ids = ids_of(arguments["ids"])
-    return _told(index.update(ids, columns, arguments.get("request"), timeout_s))
+    return _fields_of(index.update(ids, columns, arguments.get("request"), timeout_s))
 
 
 def _delete(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     with sides.on("delete"):
         ids = arguments.get("ids")
         if ids is not None:
-            return _told(index.delete(ids_of(ids)))
-        return _told(index.delete(filter=arguments["filter"]))
+            return _fields_of(index.delete(ids_of(ids)))
+        return _fields_of(index.delete(filter=arguments["filter"]))
 
 
-_VERBS: Final[Mapping[str, Callable[..., Any]]] = {
-    "insert": _insert,
-    "upsert": _upsert,
-    "update": _update,
-    "delete": _delete,
-}
+_VERBS: Final = {"insert": _insert, "upsert": _upsert, "update": _update, "delete": _delete}
 
 
 class Follower:
@@ -190,7 +184,7 @@ class Follower:
                 self._index.refresh()
                 self.failure = None
             except Exception as error:
-                self.failure = error  # told by the shard's health: what it answers may be old
+                self.failure = error  # reported by the health of the shard
 
     def close(self) -> None:
         self._over.set()

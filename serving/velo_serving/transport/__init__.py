@@ -1,1 +1,1 @@
-"""The road between routers and shards: frames over sockets, without Ray and without HTTP."""
+"""The protocol between routers and shards: frames over sockets."""

@@ -1,4 +1,4 @@
-"""The router's end of the road: a ``ShardChannel`` over one connection to a shard's process."""
+"""A ``ShardChannel`` over one connection to the process of a shard."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ from velo_serving.transport.endpoint import Endpoint, asks, this_host
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
 from velo_serving.transport.together import Together, Waiting, is_plain
 
-#: A reply may be so large: a million hits with their metadata.
+#: A million hits with their metadata.
 REPLY_BYTES_MAX = 1 << 30
 
-#: By when another host takes a connection. The system itself asks again after 1, 3 and 7 s: a cable that is
-#: back would go unseen for as long.
+#: The connection timeout. The system itself retries after 1, 3 and 7 s, too late after an outage.
 CONNECT_S = 0.5
 
-#: The same with TLS, where its process must answer, too.
+#: The same with TLS, where the process must answer, too.
 CONNECT_TLS_S = 2.0
 
-#: How long one who knows where a shard was waits to hear where it is, before it asks there again.
+#: How long to wait for a new endpoint before the former one is tried again.
 LOCATE_S = 0.25
 
 #: A frame holds the time that is left in a number of this size.
@@ -45,8 +44,6 @@ _TIMEOUT_US_MAX = (1 << 32) - 1
 
 
 def at(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
-    """A fixed endpoint."""
-
     async def locate() -> Endpoint:
         return endpoint
 
@@ -138,11 +135,10 @@ class SocketChannel:
             locating.cancel()
             await asyncio.wait({locating})
             if not locating.cancelled():
-                locating.exception()  # nobody asks any more
+                locating.exception()  # marks it as seen
 
     async def _connect(self) -> ShardHealth:
-        # Where it was is where it is, unless its process ended. Who knows better may be gone itself, or hear
-        # later than we that a cable is back.
+        # The former endpoint is tried first: the directory may be down, or late.
         if self._endpoint is not None:
             with contextlib.suppress(VeloError):
                 return await self._connect_to(self._endpoint)
@@ -184,7 +180,7 @@ class SocketChannel:
             try:
                 # A socket of our own: uvloop's knows no abstract names.
                 return (await loop.create_unix_connection(make, sock=_unix_socket(endpoint.path)))[1]
-            except OSError as error:  # another container's file system, or a process that is gone
+            except OSError as error:  # another container, or the process has ended
                 faults.append(f"{endpoint.path}: {error.strerror or error}".replace("\0", "@"))
         if endpoint.host is not None:
             try:
@@ -325,14 +321,13 @@ class _Link(asyncio.Protocol):
         self.end(f"shard {self._name}: {error.message}")
 
     def end(self, reason: str) -> None:
-        """Close the connection and fail all pending requests; idempotent."""
         if self._over is not None:
             return
         self._over = reason
         self._transport.abort()
         if not self._welcome.done():
             self._welcome.set_exception(ShardUnavailableError(reason))
-            self._welcome.exception()  # perhaps nobody asks
+            self._welcome.exception()  # marks it as seen
         pending, self._pending = self._pending, {}
         for _, future in pending.values():
             if not future.done():

@@ -127,7 +127,6 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
 
 
 def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
-    """Head and body of several requests of one query each, whose options are the same."""
     first = requests[0]
     head = encode(_Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)))
     return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
@@ -201,7 +200,6 @@ def _filter_of(text: str | None) -> FilterForm | None:
 
 
 def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
-    """Head and the pieces of the body of a reply."""
     rows, width = hits.distances.shape
     pieces: list[bytes] = []
     names = None
@@ -267,7 +265,6 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def decode_hits(head: bytes, body: bytes) -> Hits:
-    """Read a reply; metadata becomes rows."""
     message = decode(head, _Hits)
     rows, width = message.rows, message.width
     sizes = [
@@ -306,14 +303,18 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
 
 
 def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
-    """Read replies: request numbers and the hits of each."""
     message = decode(head, _Replies)
     rows, width = message.rows, message.width
-    told = (1 + len(COSTS)) * rows
-    sizes = (8 * told, 0 if message.names is not None else 8 * rows * width, 8 * rows, 4 * rows * width)
+    count = (1 + len(COSTS)) * rows
+    sizes = (
+        8 * count,
+        0 if message.names is not None else 8 * rows * width,
+        8 * rows,
+        4 * rows * width,
+    )
     if min(rows, width) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} replies of {width} hits do not lie in {len(body)} bytes")
-    numbers_and_costs = np.frombuffer(body, "<i8", told).reshape(1 + len(COSTS), rows)
+    numbers_and_costs = np.frombuffer(body, "<i8", count).reshape(1 + len(COSTS), rows)
     counts = np.frombuffer(body, "<i8", rows, sizes[0] + sizes[1])
     if rows and not 0 <= min(each := counts.tolist()) <= max(each) <= width:
         raise ProtocolError("a row has more hits than it is wide")
@@ -393,7 +394,6 @@ def table_of(stream: bytes) -> pa.Table:
 
 
 def stream_of_ids(ids: Any) -> bytes:
-    """Ids as an Arrow stream of one column."""
     return stream_of(pa.table({"id": ids}))
 
 

@@ -31,7 +31,7 @@ class Endpoint:
         return " or ".join(one for one in (path, f"{self.host}:{self.port}" if self.host else "") if one)
 
     def __repr__(self) -> str:
-        return f"Endpoint({self})"  # without the token: this may stand in a log
+        return f"Endpoint({self})"  # without the token, for logs
 
 
 def this_host() -> str:
@@ -58,7 +58,7 @@ def ports_of(text: str | None) -> range:
     return range(first, last + 1)
 
 
-#: What lies in the folder, in PEM: this machine's certificate and its key, and who vouches for all machines.
+#: The files of a TLS folder, in PEM; the authority is that of all machines.
 CERTIFICATE, KEY, AUTHORITY = "cert.pem", "key.pem", "ca.pem"
 
 

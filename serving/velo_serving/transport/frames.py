@@ -60,7 +60,6 @@ class Frame(NamedTuple):
 def frame_start(
     kind: int, request: int, head_bytes: int, body_bytes: int = 0, *, timeout_us: int = 0
 ) -> bytes:
-    """The header of a frame."""
     return _START.pack(_MAGIC, PROTOCOL, kind, request, timeout_us, head_bytes, body_bytes)
 
 
@@ -74,11 +73,9 @@ class FrameReader:
 
     @property
     def within_frame(self) -> bool:
-        """Whether a frame is incomplete."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Add received bytes and return the complete frames."""
         rest = self._rest
         if rest:
             rest += data
@@ -97,9 +94,7 @@ class FrameReader:
         place, end = 0, len(data)
         self._bytes_due = HEAD_BYTES
         while end - place >= HEAD_BYTES:
-            magic, version, kind, request, timeout_us, head_bytes, body_bytes = _START.unpack_from(
-                data, place
-            )
+            magic, version, kind, request, left_us, head_bytes, body_bytes = _START.unpack_from(data, place)
             if magic != _MAGIC:
                 raise ProtocolError(f"a frame begins with {magic!r}, not with {_MAGIC!r}")
             if version != PROTOCOL:
@@ -116,6 +111,6 @@ class FrameReader:
             if stop > end:
                 self._bytes_due = stop - place
                 break
-            frames.append(Frame(kind, request, timeout_us, data[begin:middle], data[middle:stop]))
+            frames.append(Frame(kind, request, left_us, data[begin:middle], data[middle:stop]))
             place = stop
         return frames, place

@@ -1,4 +1,4 @@
-"""The shard's end of the road: answers connections for one shard. It knows neither Ray nor HTTP."""
+"""The server of one shard. It knows neither Ray nor HTTP."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from velo_serving.transport.endpoint import Endpoint, listens, ports_of, this_ho
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
 from velo_serving.transport.together import is_plain
 
-#: A stranger may send so much, and take so long, before it has shown the token.
+#: The limits of a connection before it has sent the token.
 HELLO_BYTES_MAX = 4096
 HELLO_S = 5.0
 
-#: So long a refused connection stays open for the other side to read why.
+#: How long a refused connection stays open, so that the client can read the reason.
 REFUSED_S = 1.0
 
 
@@ -65,28 +65,15 @@ class Answerer(Protocol):
     """The shard behind the connections."""
 
     @property
-    def name(self) -> str:
-        """Name of the shard."""
-
-    def health(self) -> ShardHealth:
-        """Return the health."""
-
-    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
-        """Answer a request."""
-
-    def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
-        """Answer every query of a request by itself."""
-
-    async def trial(self, timeout_s: float) -> bool:
-        """Run a probe search."""
-
-    async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Look something up in the rows."""
-
+    def name(self) -> str: ...
+    def health(self) -> ShardHealth: ...
+    async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply: ...
+    def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked: ...
+    async def trial(self, timeout_s: float) -> bool: ...
+    async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        """Do something to the rows."""
+    ) -> dict[str, Any]: ...
 
 
 class ShardServer:
@@ -152,7 +139,6 @@ class ShardServer:
         return dataclasses.replace(health, version=self.version, successor=self.successor)
 
     async def close(self) -> None:
-        """Stop listening and end all connections."""
         for server in self._servers:
             server.close()
         for peer in list(self.peers):
@@ -196,7 +182,6 @@ class _Peer(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.peers.discard(self)
         self._patience.cancel()
-        # Nobody waits for them any more: their queries give their places to others.
         for task in self._tasks.values():
             task.cancel()
         each, self._each = self._each, {}
@@ -224,7 +209,7 @@ class _Peer(asyncio.Protocol):
         self._transport.write(frame_start(frames.REFUSAL, 0, len(head)) + head)
         if self._transport.can_write_eof():  # TLS knows no half of a connection
             self._transport.write_eof()
-        # Read on for a while and keep nothing: what lies unread in a socket that closes takes this with it.
+        # Discard input for a while: closing a socket with unread input discards the refusal, too.
         self._patience.cancel()
         self._patience = asyncio.get_running_loop().call_later(REFUSED_S, self._transport.abort)
 
@@ -235,8 +220,8 @@ class _Peer(asyncio.Protocol):
             task = self._tasks.get(frame.request)
             if task is not None:
                 task.cancel()
-            elif (told := self._each.pop(frame.request, None)) is not None:
-                told[1].cancel(frame.request - told[0])
+            elif (found := self._each.pop(frame.request, None)) is not None:
+                found[1].cancel(frame.request - found[0])
         elif frame.kind == frames.EACH:
             self._search_each(frame)
         elif frame.kind in (frames.SEARCH, frames.CALL):
@@ -367,10 +352,9 @@ class ShardHost:
 
     def __init__(self, server: ShardServer) -> None:
         self._server = server
-        self._thread = LoopThread("velo-road")
+        self._thread = LoopThread("velo-transport")
 
     def start(self, **where: str | None) -> Endpoint:
-        """Start serving, as ``ShardServer.start``; return the endpoint."""
         return self._thread.call(self._server.start(**where))
 
     def close(self) -> None:

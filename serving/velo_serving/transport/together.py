@@ -34,7 +34,7 @@ def is_plain(request: SearchRequest) -> bool:
 class Waiting(asyncio.Future[ShardReply]):
     """The pending reply to one of them."""
 
-    #: Told when nobody waits any more, and by what it is known to whoever is told.
+    #: Called with ``place`` on cancellation.
     withdraw: Callable[[Any], None] | None = None
     place: Any = None
 

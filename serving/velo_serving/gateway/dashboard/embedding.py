@@ -55,7 +55,6 @@ class Embedding:
         return self._function is not None
 
     async def vector(self, text: str, dim: int, timeout_s: float) -> Float32Matrix:
-        """The vector of a text, of shape (1, dim)."""
         if self._function is None:
             raise UnsupportedError("the server has no embedding function: velo serve --embed MODULE:FUNCTION")
         if self._waiting >= WAITING_MAX:
