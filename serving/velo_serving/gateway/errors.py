@@ -17,6 +17,7 @@ from velo import errors as velo_errors
 from velo.errors import VeloError
 from velo_serving.gateway.logs import request_id
 from velo_serving.protocol import errors as serving_errors
+from velo_serving.protocol.types import ERROR_FIELDS
 
 log = logging.getLogger("velo_serving")
 
@@ -113,7 +114,7 @@ def error_response(error: BaseException) -> Response:
     }
     if isinstance(error, VeloError):
         body["message"] = error.message
-        for name in ("argument", "file", "page", "row", "position", "needed_bytes"):
+        for name in ERROR_FIELDS:
             value = getattr(error, name)
             if value is not None:
                 body[name] = value

@@ -273,16 +273,19 @@ class ActorLauncher:
         timeout_s: float,
         progress: Callable[[str], None] | None,
     ) -> dict[Place, ShardHealth]:
-        replies = {place: actor.health.remote() for place, actor in started.items()}
-        waiting = list(replies.values())
-        deadline = time.monotonic() + timeout_s
-        ready: list[Any] = []
-        while len(ready) < len(waiting) and time.monotonic() < deadline:
-            if progress is not None:
-                progress(f"{len(ready)} of {len(waiting)} shards are up")
-            wanted = len(ready) + 1
-            ready, _ = ray.wait(waiting, num_returns=wanted, timeout=max(0.0, deadline - time.monotonic()))
-        late = [about.label(place) for place, one in replies.items() if one not in ready]
+        found: dict[Place, ShardHealth] = {}
+        report = progress or (lambda line: None)
+        report(f"0 of {len(started)} shards are up")
+        for place, health in _healths(started, timeout_s):
+            if isinstance(health, ray_exceptions.RayError):
+                why = first_line(health)
+                raise ShardUnavailableError(f"shard {about.label(place)} did not start: {why}") from None
+            if health.failure is not None:
+                raise health.failure.to_error()
+            found[place] = health
+            if len(found) < len(started):
+                report(f"{len(found)} of {len(started)} shards are up")
+        late = [about.label(place) for place in started if place not in found]
         if late:
             raise PlacementError(
                 f"shards {', '.join(late)} of {about.collection.name!r} did not start within "
@@ -290,18 +293,7 @@ class ActorLauncher:
                 "with enough processors?",
                 argument="pin",
             )
-        healths: dict[Place, ShardHealth] = {}
-        for place, one in replies.items():
-            try:
-                health = cast("ShardHealth", ray.get(one))
-            except ray_exceptions.RayError as error:
-                raise ShardUnavailableError(
-                    f"shard {about.label(place)} did not start: {first_line(error)}"
-                ) from None
-            if health.failure is not None:
-                raise health.failure.to_error()
-            healths[place] = health
-        return healths
+        return {place: found[place] for place in started}
 
     def succeed(self, former: Mapping[Place, Any], generation: int) -> None:
         """Report the next generation; actors that died are skipped."""
@@ -365,29 +357,39 @@ def node_has(node: Mapping[str, Any], pin: Pin | None, *, memory: float, num_cpu
     return bool(has.get(pin.resource, 0) >= PIN_SHARE)
 
 
-def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
-    asked = {actor.health.remote(): place for place, actor in handles_of(about.specs()).items()}
-    missing = {entry.name for entry in about.collection.shards}
-    healths: dict[Place, ShardHealth] = {}
-    waiting, failure = list(asked), "it does not run"
+def _healths(
+    actors: Mapping[Place, Any], timeout_s: float
+) -> Iterator[tuple[Place, ShardHealth | ray_exceptions.RayError]]:
+    """The healths of actors as they come, or why one has none; those that come too late are missing."""
+    asked = {actor.health.remote(): place for place, actor in actors.items()}
+    waiting = list(asked)
     deadline = time.monotonic() + timeout_s
-    while missing and waiting and time.monotonic() < deadline:
-        ready, waiting = ray.wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        ready, waiting = ray.wait(waiting, timeout=left_s)
         for one in ready:
             try:
-                health = cast("ShardHealth", ray.get(one))
-                if health.failure is not None:
-                    raise health.failure.to_error()
-            except (VeloError, ray_exceptions.RayError) as error:
-                failure = first_line(error)
-                continue
-            healths[asked[one]] = health
-            missing.discard(asked[one].shard)
-    if missing:
-        raise ShardUnavailableError(
-            f"shard {', '.join(sorted(missing))} of {about.collection.name!r} does not answer: {failure}"
-        )
-    return healths
+                yield asked[one], cast("ShardHealth", ray.get(one))
+            except ray_exceptions.RayError as error:
+                yield asked[one], error
+
+
+def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
+    """The health of the first replica of each shard that answers."""
+    missing, failure = {entry.name for entry in about.collection.shards}, "it does not run"
+    healths: dict[Place, ShardHealth] = {}
+    for place, health in _healths(handles_of(about.specs()), timeout_s):
+        if isinstance(health, ray_exceptions.RayError):
+            failure = first_line(health)
+        elif health.failure is not None:
+            failure = health.failure.message
+        else:
+            healths[place] = health
+            missing.discard(place.shard)
+        if not missing:
+            return healths
+    raise ShardUnavailableError(
+        f"shard {', '.join(sorted(missing))} of {about.collection.name!r} does not answer: {failure}"
+    )
 
 
 def handles_of(places: Iterable[Place]) -> dict[Place, Any]:

@@ -28,6 +28,9 @@ Fault: TypeAlias = Literal["caller", "shard", "deadline"]
 #: What a shard does to its rows, and to its files.
 WRITES: Final = ("insert", "upsert", "update", "delete", "flush", "optimize")
 
+#: The fields of an error, beside its message.
+ERROR_FIELDS: Final = ("argument", "file", "page", "row", "position", "needed_bytes")
+
 #: Failures that every shard would answer alike, because the request itself is wrong.
 CALLER_ERRORS = (
     velo_errors.InvalidArgumentError,
@@ -90,19 +93,11 @@ class Failure:
             fault = "deadline"
         elif isinstance(error, CALLER_ERRORS):
             fault = "caller"
+        name = type(error).__name__
         if not isinstance(error, VeloError):
-            return cls(type(error).__name__, str(error) or type(error).__name__, fault, query=query)
+            return cls(name, str(error) or name, fault, query=query)
         return cls(
-            type(error).__name__,
-            error.message,
-            fault,
-            error.argument,
-            error.file,
-            error.page,
-            error.row,
-            error.position,
-            error.needed_bytes,
-            query,
+            name, error.message, fault, **{one: getattr(error, one) for one in ERROR_FIELDS}, query=query
         )
 
     def to_error(self) -> VeloError:
@@ -114,7 +109,7 @@ class Failure:
         if self.query is not None and issubclass(known, FilterError):
             message = f"filter of query {self.query}: {message}"
         error = known(message)
-        for name in ("argument", "file", "page", "row", "position", "needed_bytes"):
+        for name in ERROR_FIELDS:
             setattr(error, name, getattr(self, name))
         if self.query is not None:
             error.row = self.query

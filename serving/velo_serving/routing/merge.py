@@ -131,18 +131,13 @@ def _merge_metadata(
 ) -> list[list[MetadataRow]] | None:
     if _lacks_metadata(parts):
         return None
-    # Column c of the concatenation is hit c - first[part] of that part.
-    first = np.cumsum([0] + [part.distances.shape[1] for part in parts])
-    part_of = np.searchsorted(first, order, side="right") - 1
     merged: list[list[MetadataRow]] = []
     for row, count in enumerate(counts):
-        rows: list[MetadataRow] = []
-        for place in range(count):
-            part = int(part_of[row, place])
-            metadata = parts[part].metadata
-            assert metadata is not None
-            rows.append(metadata[row][int(order[row, place] - first[part])])
-        merged.append(rows)
+        rows: list[Any] = []
+        for part in parts:
+            found = () if part.metadata is None else part.metadata[row]
+            rows += [*found, *[None] * (part.distances.shape[1] - len(found))]
+        merged.append([rows[place] for place in order[row, :count]])
     return merged
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -34,17 +35,15 @@ CALLS_ANEW: Final = 16
 CALLS_MIN: Final = 20
 
 
+@dataclass(slots=True)
 class _Asked:
-    """A request on its way: which replicas have it, and which had it."""
+    """The replicas that have a request, or had it."""
 
-    __slots__ = ("began", "failure", "open", "timer", "tried")
-
-    def __init__(self, began: float) -> None:
-        self.began = began
-        self.open: list[ShardQueue] = []
-        self.tried: list[ShardQueue] = []
-        self.failure: Failure | None = None
-        self.timer: Timer | None = None
+    began: float
+    open: list[ShardQueue] = field(default_factory=list)
+    tried: list[ShardQueue] = field(default_factory=list)
+    failure: Failure | None = None
+    timer: Timer | None = None
 
 
 class Replicas:

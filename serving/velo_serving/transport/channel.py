@@ -230,9 +230,7 @@ class _Link(asyncio.Protocol):
             return
         number = self._numbers(1)
         self._pending[number] = kind, future
-        left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
-        start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
-        self._transport.write(b"".join((start, head, body)))
+        self._write(kind, number, head, body, timeout_s)
         future.add_done_callback(lambda future: self._settled(number, future))
 
     def _ask_each(
@@ -247,8 +245,11 @@ class _Link(asyncio.Protocol):
             self._pending[number] = frames.EACH, future
             future.withdraw, future.place = self._withdraw, number
         head, body = encode_each(requests)
+        self._write(frames.EACH, first, head, body, timeout_s)
+
+    def _write(self, kind: int, number: int, head: bytes, body: bytes, timeout_s: float) -> None:
         left_us = min(int(timeout_s * 1e6), _TIMEOUT_US_MAX)
-        start = frame_start(frames.EACH, first, len(head), len(body), timeout_us=left_us)
+        start = frame_start(kind, number, len(head), len(body), timeout_us=left_us)
         self._transport.write(b"".join((start, head, body)))
 
     def _numbers(self, count: int) -> int:

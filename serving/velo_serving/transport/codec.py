@@ -129,7 +129,7 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
 def encode_each(requests: Sequence[SearchRequest]) -> tuple[bytes, bytes]:
     first = requests[0]
     head = encode(_Search(rows=len(requests), dim=first.queries.shape[1], k=first.k, **options_of(first)))
-    return head, b"".join([_bytes_of(one.queries, "<f4") for one in requests])
+    return head, b"".join([one.queries.astype("<f4", copy=False).tobytes() for one in requests])
 
 
 def decode_search(head: bytes, body: bytes) -> SearchRequest:
@@ -199,18 +199,34 @@ def _filter_of(text: str | None) -> FilterForm | None:
 # ---- hits ----
 
 
+def _pieces_of(hits: Hits) -> tuple[list[list[str]] | None, list[bytes]]:
+    """Ids that are strings, and the arrays of the body: other ids, counts and distances."""
+    counts, distances = hits.counts.astype("<i8", copy=False), hits.distances.astype("<f4", copy=False)
+    arrays = [counts.tobytes(), distances.tobytes()]
+    if hits.ids.dtype != object:
+        return None, [hits.ids.astype("<i8", copy=False).tobytes(), *arrays]
+    return [row[:count] for row, count in zip(hits.ids.tolist(), counts.tolist(), strict=True)], arrays
+
+
+def _read_arrays(message: _Hits | _Replies, body: bytes, start: int) -> tuple[Any, Any, Any]:
+    """Ids, counts and distances."""
+    rows, width = message.rows, message.width
+    after_ids = start + (0 if message.names is not None else 8 * rows * width)
+    counts = np.frombuffer(body, "<i8", rows, after_ids)
+    if rows and not 0 <= min(each := counts.tolist()) <= max(each) <= width:
+        raise ProtocolError("a row has more hits than it is wide")
+    if message.names is None:
+        ids: Any = np.frombuffer(body, "<i8", rows * width, start).reshape(rows, width)
+    else:
+        ids = _ids_of(message.names, counts, width)
+    return ids, counts, np.frombuffer(body, "<f4", rows * width, after_ids + 8 * rows).reshape(rows, width)
+
+
 def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     rows, width = hits.distances.shape
-    pieces: list[bytes] = []
-    names = None
-    if hits.ids.dtype == object:
-        counts = hits.counts.tolist()
-        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts, strict=True)]
-    else:
-        pieces.append(_bytes_of(hits.ids, "<i8"))
-    pieces += [_bytes_of(hits.counts, "<i8"), _bytes_of(hits.distances, "<f4")]
+    names, pieces = _pieces_of(hits)
     if hits.limited is not None:
-        pieces.append(_bytes_of(hits.limited, "?"))
+        pieces.append(hits.limited.astype("?").tobytes())
     sizes, group_bytes, table_bytes = None, b"", b""
     if hits.groups is not None:
         sizes = [[size for _, size in row] for row in hits.groups]
@@ -224,37 +240,16 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
     if hits.tables is not None:
         table_bytes = stream_of(pa.concat_tables(hits.tables))
         pieces.append(table_bytes)
-    head = encode(
-        _Hits(
-            rows,
-            width,
-            names,
-            hits.limited is not None,
-            sizes,
-            len(group_bytes),
-            len(table_bytes),
-            **costs_of([hits]),
-        )
-    )
+    limited, lengths = hits.limited is not None, (len(group_bytes), len(table_bytes))
+    head = encode(_Hits(rows, width, names, limited, sizes, *lengths, **costs_of([hits])))
     return head, pieces
 
 
 def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
     """Head and body pieces of the replies to several requests, a row each."""
-    rows, width = hits.distances.shape
-    counts, names = hits.counts, None
-    pieces = [np.array([numbers, *costs], "<i8").tobytes()]
-    if hits.ids.dtype == object:
-        names = [row[:count] for row, count in zip(hits.ids.tolist(), counts.tolist(), strict=True)]
-    else:
-        pieces.append(hits.ids.astype("<i8", copy=False).tobytes())
-    pieces += [counts.astype("<i8", copy=False).tobytes(), hits.distances.astype("<f4", copy=False).tobytes()]
-    return encode(_Replies(rows, width, names)), pieces
-
-
-def _bytes_of(array: Any, dtype: str) -> bytes:
-    raw: bytes = np.ascontiguousarray(array, dtype=dtype).tobytes()
-    return raw
+    names, pieces = _pieces_of(hits)
+    head = encode(_Replies(*hits.distances.shape, names))
+    return head, [np.array([numbers, *costs], "<i8").tobytes(), *pieces]
 
 
 def stream_of(table: pa.Table) -> bytes:
@@ -277,18 +272,10 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
     ]
     if min(rows, width, *sizes) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
-    # Lists, where a row is few numbers: each call of numpy's would cost as much as all of this.
     ends = list(itertools.accumulate(sizes))
     starts = [0, *ends[:-1]]
-    counts = np.frombuffer(body, "<i8", rows, starts[1])
-    distances = np.frombuffer(body, "<f4", rows * width, starts[2]).reshape(rows, width)
+    ids, counts, distances = _read_arrays(message, body, 0)
     hits_of_rows = counts.tolist()
-    if rows and (min(hits_of_rows) < 0 or max(hits_of_rows) > width):
-        raise ProtocolError("a row has more hits than it is wide")
-    if message.names is None:
-        ids: Any = np.frombuffer(body, "<i8", rows * width).reshape(rows, width)
-    else:
-        ids = _ids_of(message.names, counts, width)
     return Hits(
         ids=ids,
         distances=distances,
@@ -315,15 +302,8 @@ def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
     if min(rows, width) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} replies of {width} hits do not lie in {len(body)} bytes")
     numbers_and_costs = np.frombuffer(body, "<i8", count).reshape(1 + len(COSTS), rows)
-    counts = np.frombuffer(body, "<i8", rows, sizes[0] + sizes[1])
-    if rows and not 0 <= min(each := counts.tolist()) <= max(each) <= width:
-        raise ProtocolError("a row has more hits than it is wide")
-    if message.names is None:
-        ids: Any = np.frombuffer(body, "<i8", rows * width, sizes[0]).reshape(rows, width)
-    else:
-        ids = _ids_of(message.names, counts, width)
-    distances = np.frombuffer(body, "<f4", rows * width, sum(sizes[:3])).reshape(rows, width)
-    return numbers_and_costs[0].tolist(), rows_of_hits(Hits(ids, distances, counts), numbers_and_costs[1:])
+    hits = Hits(*_read_arrays(message, body, 8 * count))
+    return numbers_and_costs[0].tolist(), rows_of_hits(hits, numbers_and_costs[1:])
 
 
 def _ids_of(names: Sequence[Sequence[str]], counts: Any, width: int) -> Any:
