@@ -238,7 +238,7 @@ class _Peer(asyncio.Protocol):
         numbers = range(first, first + count)
         for under_way in (self._tasks, self._each):
             if not under_way.keys().isdisjoint(numbers):
-                raise ProtocolError(f"request {next(filter(under_way.__contains__, numbers))} is running")
+                raise ProtocolError(f"request {next(filter(under_way.__contains__, numbers))} is under way")
         under_way_count = len(self._tasks) + len(self._each)
         if under_way_count + count <= self._server.limits.requests_max:
             return True
