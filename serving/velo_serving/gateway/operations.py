@@ -128,12 +128,8 @@ class Document:
             extra["requestBody"] = {"required": True, "content": read}
         if query is not None:
             extra["parameters"] = query_parameters(query, without)
-        return {
-            "summary": summary,
-            "response_class": Response,
-            "responses": responses,
-            "openapi_extra": extra,
-        }
+        operation = {"summary": summary, "response_class": Response, "responses": responses}
+        return operation | {"openapi_extra": extra}
 
     def attach(self, app: FastAPI, secure: Callable[[dict[str, Any]], None] | None) -> None:
         """Add the structs to the app's document, which ``secure`` completes."""

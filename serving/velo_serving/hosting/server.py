@@ -11,16 +11,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any
 
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
 
 try:
     import uvicorn
-    from fastapi import FastAPI
 
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
@@ -100,7 +98,6 @@ def run(
         tracer_provider=provider,
         embed=how.embed,
     )
-    _announce(app, url_of(listener, how), how.on_ready or say_url)
     logging.getLogger("velo_serving").setLevel(logging.INFO)
     if how.log_json:
         log_as_json()
@@ -120,7 +117,9 @@ def run(
         http=bounded_protocol(bounds),
         **who.uvicorn_options,
     )
-    _Server(config, backend, how.drain_s, signals, _reloader(config, who, reload)).run(sockets=[listener])
+    server = _Server(config, backend, how.drain_s, signals, _reloader(config, who, reload))
+    server.on_started = partial(how.on_ready or say_url, url_of(listener, how))
+    server.run(sockets=[listener])
     if provider is not None:
         provider.shutdown()  # sends what is left
 
@@ -167,10 +166,16 @@ class _Server(uvicorn.Server):
         reload: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self.on_started: Callable[[], None] = lambda: None
         self._reload = reload
         self._signals = signals
         self._backend = backend
         self._drain_s = drain_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain, then end; at once without a drain time, or on a second signal."""
@@ -195,18 +200,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _announce(app: FastAPI, url: str, say: Callable[[str], None]) -> None:
-    inner: Any = app.router.lifespan_context
-
-    @asynccontextmanager
-    async def outer(served: FastAPI) -> AsyncIterator[Any]:
-        async with inner(served) as state:
-            say(url)
-            yield state
-
-    app.router.lifespan_context = outer
 
 
 def say_url(url: str) -> None:

@@ -334,12 +334,10 @@ class Cluster(JobSearches):
 def start(collection: str | Path | Collection, options: ServeOptions, **changes: Any) -> Cluster:
     how = dataclasses.replace(options, **changes)
     ports_of(how.ports)  # here, before anything is started
-    described = (
-        collection if isinstance(collection, Collection) else read_collection(collection, name=how.name)
-    )
+    given = collection if isinstance(collection, Collection) else read_collection(collection, name=how.name)
     if not ray.is_initialized():
         start_local_ray()
-    there = places_of(described.name)
+    there = places_of(given.name)
     if there:
         raise exists_error(there[0])
     tls = None if how.tls is None else str(Path(how.tls).absolute())
@@ -353,7 +351,7 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
         num_cpus=how.num_cpus,
         detached=how.detached,
     )
-    about = About(described, sent, 1, secrets.token_urlsafe(32))
+    about = About(given, sent, 1, secrets.token_urlsafe(32))
     return Cluster(about, *start_generation(LAUNCHER, about, how.start_timeout_s, how.on_progress))
 
 

@@ -136,7 +136,7 @@ def _create(
                 count += table.num_rows
         others = set(first.column_names) - {ids, vectors}
         velo.build(
-            path, file, column=vectors, ids_column=ids, metadata=True if others else None, **options
+            path, file, column=vectors, ids_column=ids, metadata=bool(others) or None, **options
         ).close()
         return count
     finally:
@@ -150,7 +150,7 @@ def _upsert(
     with velo.open(path, writable=True, **options) as index:
         for table in tables:
             others = set(table.column_names) - {ids, vectors}
-            index.upsert(table, column=vectors, ids_column=ids, metadata=True if others else None)
+            index.upsert(table, column=vectors, ids_column=ids, metadata=bool(others) or None)
             count += table.num_rows
     return count
 

@@ -61,9 +61,7 @@ class ShardDirectory(Generic[H]):
 
     @property
     def shards(self) -> dict[str, tuple[H, ...]]:
-        return {
-            name: tuple(self._started[name, about.generation].values()) for name, about in self._now.items()
-        }
+        return {name: tuple(self._started[name, one.generation].values()) for name, one in self._now.items()}
 
     def open(self, collections: Sequence[Collection]) -> int:
         """Start the shards of collections in parallel, or none; return the number of their generation."""

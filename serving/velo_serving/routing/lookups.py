@@ -144,9 +144,7 @@ async def sample(
     """Draw rows and vectors at random, from each shard its share; also the number of rows that pass."""
     counts = await router.look_up("count", {"filter": condition}, timeout_s)
     _, status = _status_of(router, counts, allow_partial)
-    passing = {
-        place: int(one["count"]) for place, (_, one) in enumerate(counts) if not isinstance(one, Failure)
-    }
+    passing = {at: int(one["count"]) for at, (_, one) in enumerate(counts) if not isinstance(one, Failure)}
     total = sum(passing.values())
     common = {"filter": condition, "columns": list(columns), "seed": seed}
     arguments = {

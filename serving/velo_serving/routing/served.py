@@ -204,7 +204,9 @@ class ServedCollection:
         if self._observer is not None:
             after.router.observe(self._observer)
         try:
-            await self._until_up(after.router)
+            if not await self._until_up(after.router, MOVE_S):
+                up = after.router.shards_up
+                raise NoShardAnsweredError(f"only {up} shards of what was published answer")
         except BaseException:
             await after.router.close()
             raise
@@ -224,10 +226,7 @@ class ServedCollection:
             So long it waits for shards that are not up at once.
         """
         self.router.on_successor = self._on_successor
-        await self.router.start()
-        deadline = time.monotonic() + wait_s
-        while self.router.shards_up < self.router.shards_total and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_S)
+        await self._until_up(self.router, wait_s)
 
     async def close(self) -> None:
         """Refuse what comes and give up what is under way."""
@@ -250,13 +249,13 @@ class ServedCollection:
         finally:
             self._move = None
 
-    async def _until_up(self, router: Router) -> None:
+    @staticmethod
+    async def _until_up(router: Router, wait_s: float) -> bool:
         await router.start()
-        deadline = time.monotonic() + MOVE_S
-        while router.shards_up < router.shards_total:
-            if time.monotonic() > deadline:
-                raise NoShardAnsweredError(f"only {router.shards_up} shards of what was published answer")
+        deadline = time.monotonic() + wait_s
+        while router.shards_up < router.shards_total and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_S)
+        return router.shards_up == router.shards_total
 
     @staticmethod
     async def _leave(router: Router) -> None:
