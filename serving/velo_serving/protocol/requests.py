@@ -229,6 +229,19 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
             return None
         return self.filters[0] if len(self.filters) == 1 else self.filters[query]
 
+    def part(self, start: int, stop: int, **changes: Any) -> SearchRequest:
+        """The request of some of its queries."""
+        filters = self.filters
+        if filters is not None and len(filters) > 1:
+            filters = filters[start:stop]
+        return msgspec.structs.replace(
+            self,
+            queries=self.queries[start:stop],
+            filters=filters,
+            text=None if self.text is None else self.text[start:stop],
+            **changes,
+        )
+
     @property
     def group_hits(self) -> int:
         return self.group_size or 1

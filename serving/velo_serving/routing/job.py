@@ -27,8 +27,6 @@ import asyncio
 import dataclasses
 from typing import Final
 
-from msgspec import structs
-
 from velo_serving.protocol.hits import concat_hits
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.loops import LoopThread
@@ -76,33 +74,19 @@ class RouterThread:
         return self._thread.call(self._search(request, timeout_s))
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
-        with self._served.hold() as now:
-            return await self._search_in(now, request, timeout_s)
-
-    @staticmethod
-    async def _search_in(now: Generation, request: SearchRequest, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
-        step = queries_a_request(request, now.dim)
+        step = queries_a_request(request, self.dim)
         slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
-        async def ask(start: int) -> Answer:
+        async def ask(now: Generation, start: int) -> Answer:
             async with slots:
-                filters, text = request.filters, request.text
-                if filters is not None and len(filters) > 1:
-                    filters = filters[start : start + step]
-                if text is not None:
-                    text = text[start : start + step]
-                part = structs.replace(
-                    request,
-                    queries=request.queries[start : start + step],
-                    filters=filters,
-                    text=text,
-                    timeout_s=max(deadline - time.monotonic(), 0.001),
-                )
+                left_s = max(deadline - time.monotonic(), 0.001)
+                part = request.part(start, start + step, timeout_s=left_s)
                 return await hybrid.search(now.router, part, now.dim)
 
         starts = range(0, max(1, len(request.queries)), step)
-        answers = await asyncio.gather(*(ask(start) for start in starts))
+        with self._served.hold() as now:
+            answers = await asyncio.gather(*(ask(now, start) for start in starts))
         if len(answers) == 1:
             return answers[0]
         fewest = min(answers, key=lambda answer: answer.shards_answered)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -68,12 +68,10 @@ class ServedCollection:
     ----------
     name : str
     now : Generation
-    succeed : callable, optional
-        Makes the generation of a number.
-    exchange : callable, optional
-        Starts the build at a path, under a version, and switches to it.
-    snapshot : callable, optional
-        Copies the current rows to a path.
+    directory : Directory, optional
+        Publishes and copies the collection.
+    generation_of : callable, optional
+        Makes the generation of a record of the directory.
 
     Attributes
     ----------
@@ -87,15 +85,13 @@ class ServedCollection:
         name: str,
         now: Generation,
         *,
-        succeed: Callable[[int], Awaitable[Generation]] | None = None,
-        exchange: Callable[[str, str], Awaitable[None]] | None = None,
-        snapshot: Callable[[str], Awaitable[None]] | None = None,
+        directory: Directory | None = None,
+        generation_of: Callable[[CollectionRecord], Generation] | None = None,
     ) -> None:
         self.name = name
         self.now = now
-        self._succeed = succeed
-        self.exchange = exchange
-        self._snapshot = snapshot
+        self._directory = directory
+        self._generation_of = generation_of
         self._is_publishing = False
         self._observer: Observer | None = None
         self._move: asyncio.Task[None] | None = None
@@ -160,14 +156,14 @@ class ServedCollection:
         BusyError
             Another publication is in progress.
         """
-        if self.exchange is None:
+        if self._directory is None:
             raise UnsupportedError(f"nothing can be published as {self.name} here")
         check_version(version, self.now.version)
         if self._is_publishing:
             raise BusyError(f"something is being published as {self.name} already")
         self._is_publishing = True
         try:
-            await self.exchange(path, version)
+            self._on_successor(await self._directory.exchange(self.name, path, version))
             deadline = time.monotonic() + MOVE_S
             while self.now.version != version:
                 if time.monotonic() > deadline:
@@ -196,9 +192,9 @@ class ServedCollection:
         UnsupportedError, VeloError
             The shards are on several machines or in an object store, or ``velo.Index.snapshot`` fails.
         """
-        if self._snapshot is None:
+        if self._directory is None:
             raise UnsupportedError(f"no snapshot of {self.name} can be taken here")
-        await self._snapshot(path)
+        await self._directory.snapshot(self.name, path)
 
     async def _switch_to(self, after: Generation) -> None:
         if self._observer is not None:
@@ -237,13 +233,14 @@ class ServedCollection:
         await self.router.close()
 
     def _on_successor(self, number: int) -> None:
-        if self._succeed is not None and self._move is None and number != self.now.number:
-            self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._succeed))
+        if self._directory is not None and self._move is None and number != self.now.number:
+            self._move = asyncio.get_running_loop().create_task(self._move_to(number, self._directory))
 
-    async def _move_to(self, number: int, succeed: Callable[[int], Awaitable[Generation]]) -> None:
+    async def _move_to(self, number: int, directory: Directory) -> None:
         """Switch to a generation once its shards are up."""
+        assert self._generation_of is not None
         try:
-            await self._switch_to(await succeed(number))
+            await self._switch_to(self._generation_of(await directory.record(self.name, number)))
         except Exception as error:
             log.warning("%s stays at version %r: %s", self.name, self.now.version, error)
         finally:
@@ -296,16 +293,5 @@ def served_collection(
         router = Router(record.name, channels, limits=limits, identities=identities)
         return Generation(record.n, record.dim, record.metric, router, record.version, record.generation)
 
-    async def succeed(number: int) -> Generation:
-        return generation(await directory.record(record.name, number))
-
-    async def exchange(path: str, version: str) -> None:
-        served._on_successor(await directory.exchange(record.name, path, version))
-
-    async def snapshot(path: str) -> None:
-        await directory.snapshot(record.name, path)
-
-    served = ServedCollection(
-        record.name, generation(record), succeed=succeed, exchange=exchange, snapshot=snapshot
-    )
+    served = ServedCollection(record.name, generation(record), directory=directory, generation_of=generation)
     return served

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import structs
 
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
@@ -256,10 +255,8 @@ class Shard:
         part_queries = min(part_queries, max(1, PART_HITS // request.k))
         if count <= part_queries:
             return await self._ending(_search(index, request, timeout_s))
-        parts = [
-            _part_of(request, start, min(start + part_queries, count))
-            for start in range(0, count, part_queries)
-        ]
+        starts = range(0, count, part_queries)
+        parts = [request.part(start, min(start + part_queries, count)) for start in starts]
         answers: list[Hits | None] = [None] * len(parts)
         rest = iter(enumerate(parts))
 
@@ -295,7 +292,7 @@ class _Tasks:
             reply: ShardReply
             costs: Costs = ()
             try:
-                reply = await shard.search(_part_of(request, row, row + 1), timeout_s)
+                reply = await shard.search(request.part(row, row + 1), timeout_s)
             except Exception as error:
                 reply = Failure.of(error)
             if isinstance(reply, Hits):
@@ -323,14 +320,6 @@ def _is_heavy(request: SearchRequest) -> bool:
         or request.return_metadata is not None
         or request.text is not None
     )
-
-
-def _part_of(request: SearchRequest, start: int, stop: int) -> SearchRequest:
-    filters = request.filters
-    if filters is not None and len(filters) > 1:
-        filters = filters[start:stop]
-    text = None if request.text is None else request.text[start:stop]
-    return structs.replace(request, queries=request.queries[start:stop], filters=filters, text=text)
 
 
 async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
