@@ -209,7 +209,7 @@ def _pieces_of(hits: Hits) -> tuple[list[list[str]] | None, list[bytes]]:
 
 
 def _read_arrays(message: _Hits | _Replies, body: bytes, start: int) -> tuple[Any, Any, Any]:
-    """Ids, counts and distances."""
+    """Ids, distances and counts."""
     rows, width = message.rows, message.width
     after_ids = start + (0 if message.names is not None else 8 * rows * width)
     counts = np.frombuffer(body, "<i8", rows, after_ids)
@@ -219,7 +219,8 @@ def _read_arrays(message: _Hits | _Replies, body: bytes, start: int) -> tuple[An
         ids: Any = np.frombuffer(body, "<i8", rows * width, start).reshape(rows, width)
     else:
         ids = _ids_of(message.names, counts, width)
-    return ids, counts, np.frombuffer(body, "<f4", rows * width, after_ids + 8 * rows).reshape(rows, width)
+    distances = np.frombuffer(body, "<f4", rows * width, after_ids + 8 * rows).reshape(rows, width)
+    return ids, distances, counts
 
 
 def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
@@ -274,7 +275,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
         raise ProtocolError(f"{rows} rows of {width} hits do not lie in {len(body)} bytes")
     ends = list(itertools.accumulate(sizes))
     starts = [0, *ends[:-1]]
-    ids, counts, distances = _read_arrays(message, body, 0)
+    ids, distances, counts = _read_arrays(message, body, 0)
     hits_of_rows = counts.tolist()
     return Hits(
         ids=ids,
