@@ -337,23 +337,22 @@ class Client(Requests):
     url : str
         Such as ``http://127.0.0.1:8000``.
     collection : str, optional
-        Needed where the gateway serves several.
+        Needed if the gateway serves several.
     body_format : {"json", "arrow"}
-        How vectors travel. Arrow is smaller and faster; JSON is used where the answer brings metadata or
-        groups, or the request has ids, texts or a filter for each query.
+        The format of vectors. Arrow is smaller and faster; JSON is used if the answer has metadata or groups,
+        or the request has ids, texts or several filters.
     timeout_s : float
-        Of a request as a whole, tries and pauses included.
+        Of a request as a whole, with retries and pauses.
     retries : int
-        Further tries after 429, 503 or a broken connection, paced by ``Retry-After``.
+        After 429, 503 or a broken connection, paced by ``Retry-After``.
     api_key : str, optional
-        One of the server's file.
     verify : bool, path or ssl.SSLContext
-        By what a server's certificate is trusted: the authorities that httpx brings, those of a file or
-        folder in PEM, or, with False, anything. A certificate of the client's own goes with a context.
+        Trusted authorities: those of httpx, those of a file or folder in PEM, or any with False. A
+        certificate of the client needs a context.
     connections_max : int
-        Connections at once; calls beyond them wait for one, as long as their own time lasts.
+        Connections at once; further calls wait.
     idle_s : float
-        How long a connection that nobody uses stays open.
+        How long an unused connection stays open.
     transport, async_transport : optional
         httpx transports, for tests.
 

@@ -87,39 +87,37 @@ class Requests(ABC):
         filter : dict or str, optional
             Restricts every query: conditions, or SQL text.
         filters : sequence of dict, str or None, optional
-            A filter for each query, in their order.
+            A filter for each query.
         return_metadata : sequence of str or True, optional
-            Columns to bring with the hits; True for all.
+            Columns of the hits; True for all.
         return_vectors : bool
-            Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
-            stored them (``store_vectors=True``).
+            Return the stored vectors of the hits (``store_vectors=True``), as ``vectors``.
         group_by : str, optional
-            A column: answer with the nearest k groups of rows with equal values.
+            A column: return the nearest k groups of rows with equal values.
         group_size : int
             Rows of a group.
         text : str or sequence of str, optional
-            Words that rows are found by, too, as in ``velo.Index.search``; without queries words alone are
-            asked. Each shard ranks words by what its own rows tell of them.
+            Full-text search, as in ``velo.Index.search``, alone or with queries. Each shard ranks by the
+            statistics of its own rows.
         fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
-            How words and vectors become one list.
+            The fusion of full-text and vector search.
         timeout_s : float, optional
             Deadline of this search at the server; default: the server's.
         allow_partial : bool
-            False: an answer without some shard is an error.
+            False: a missing shard is an error.
         **effort
             `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
         SearchResult
-            What ``velo.Index.search`` answers with, a ``GroupedResult`` with ``group_by``. ``stats`` are each
-            query's share of what the request cost; times and dates in ``metadata`` are ISO 8601 texts.
+            As of ``velo.Index.search``, or a ``GroupedResult`` with ``group_by``. ``stats`` are each query's
+            share of the cost; times and dates in ``metadata`` are ISO 8601 texts.
 
         Raises
         ------
         VeloError
-            The error that the gateway answered with, by its own class; ``ConnectionFailedError`` if it cannot
-            be reached.
+            The gateway's error, by its class; ``ConnectionFailedError`` if it cannot be reached.
         """
         call = search_call(
             self._target,

@@ -91,17 +91,16 @@ def create_app(
         Started and closed with the app.
     limits : GatewayLimits, optional
     ready_shards : int, optional
-        Shards of every collection that must be up for ``/readyz`` to say so; default: one. A collection with
-        fewer shards needs all of its own.
+        Shards of every collection that must be up for ``/readyz``; default: one.
     slow_s : float, optional
-        A request that takes as long is written to the log ``velo_serving.requests``; none are without it.
+        Requests that take at least this long are logged to ``velo_serving.requests``.
     access : Access, optional
-        API keys, and origins whose web pages may ask; TLS is up to whoever runs the app.
+        API keys, and origins whose web pages may send requests; TLS is up to the server of the app.
     tracer_provider : opentelemetry.trace.TracerProvider, optional
-        Is given a span for each request, its search, and each shard (``pip install 'veloann[otel]'``).
+        Gets a span for each request, its search, and each shard (``pip install 'veloann[otel]'``).
     embed : callable or str, optional
-        For texts in the window at ``/ui``: from a list of texts to an array with a row a text; a string such
-        as ``"module:function"`` is imported.
+        For texts in the dashboard at ``/ui``: from a list of texts to an array with a row for each; a string
+        such as ``"module:function"`` is imported.
 
     Returns
     -------

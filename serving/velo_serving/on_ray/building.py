@@ -84,40 +84,38 @@ def build_on_ray(
 ) -> Collection:
     """Build a collection, each shard by a Ray task on the node where it will live.
 
-    A task whose process dies is started again and goes on where it was. A shard that is complete stays,
-    whatever happens to others. Where a shard cannot be built, the others are finished before the error is
-    raised, and the same call goes on.
+    A task that dies is restarted and resumes. Complete shards stay, whatever happens to others. If a shard
+    cannot be built, the others are finished before the error is raised; repeating the call resumes.
 
     Parameters
     ----------
     target : path or str
-        The collection's folder, under the same path on every node, or a place in an object store such as
-        ``s3://bucket/photos``. ``collection.json`` is written there last, by this process.
+        The collection's folder, under the same path on every node, or a location in an object store such as
+        ``s3://bucket/photos``. This process writes ``collection.json`` there last.
     vectors : path, Arrow table, array, or ray.data.Dataset
-        A file must be there for every node under this path. Tables and arrays go to the tasks in pieces. A
-        dataset stays in Ray: its rows do not pass through this process.
+        A file must have this path on every node. Tables and arrays are sent to the tasks in parts. The rows
+        of a dataset do not pass through this process.
     shards : int
-        How many; at most as many as rows.
+        At most as many as rows.
     pin : str or mapping, optional
-        As in ``Cluster.start``. ``collection.json`` says it, so that a cluster finds the shards. Without it
-        Ray chooses: right where all nodes see the same folder, and for object stores.
+        As in ``Cluster.start``, and recorded in ``collection.json``. Without it Ray chooses the nodes, which
+        must see the same folder or an object store.
     build_memory : int, float or str, optional
-        What the build of one shard may keep in memory. Ray reserves as much for its task, and without it
-        what the build takes in one piece.
+        Memory for the build of one shard, which Ray reserves; default: what an unlimited build takes.
     resume : bool
-        Keep complete shards of the same rows and options, and go on with those that were begun.
+        Keep complete shards of the same rows and options, and resume incomplete ones.
     column, ids, ids_column, metadata, queries
         As in ``velo.build``. A dataset takes `ids_column` and ``metadata=True``.
     version : str
-        What the build is called; see ``Cluster.publish``.
+        The name of the build; see ``Cluster.publish``.
     num_cpus : float
-        Processors that Ray reserves for a task; a build uses as many threads unless `threads` says otherwise.
+        Processors that Ray reserves for a task, and the default of `threads`.
     start_timeout_s : float
-        By when nodes must be there that match the pins and have as much memory.
+        How long to wait for nodes that match the pins and have the memory.
     progress : callable, optional
         Called with a line of text as shards are done.
     **options
-        What else shapes an index, as for ``velo.build``.
+        Further options of ``velo.build``.
 
     Returns
     -------
@@ -125,14 +123,10 @@ def build_on_ray(
 
     Raises
     ------
-    PlacementError
-        No node matches a pin, or has as much memory.
-    BuildTaskError
-        A task died too often.
-    IndexExistsError
-        The target holds a collection, or folders that are not ours.
-    VeloError
-        As for ``velo.build``.
+    PlacementError, BuildTaskError
+        No node matches a pin or has the memory, or a task died too often.
+    IndexExistsError, VeloError
+        The target holds a collection or foreign folders, or ``velo.build`` fails.
     """
     place = _checked_target(target, vectors)
     chosen = build_options("build_on_ray", options)

@@ -356,10 +356,9 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
 
 
 class ClusterSearch(BatchStep):
-    """Adds ``ids`` and ``distances`` to every batch, from the actors of a collection that runs already.
+    """Adds ``ids`` and ``distances`` to every batch, from the actors of a running collection.
 
-    It opens nothing: ``VectorSearch`` takes the memory of an index for each of its actors, this asks the
-    shards where they are.
+    It opens no index: ``VectorSearch`` does so in each of its actors.
 
     Parameters
     ----------
@@ -367,9 +366,8 @@ class ClusterSearch(BatchStep):
         Of the collection, as in ``Cluster.connect``.
     k : int
     column : str
-        The column that holds the query vectors.
+        The column of the query vectors.
     filter : dict or str, optional
-        The same for all queries.
     text, fusion
         As in ``VectorSearch``.
     timeout_s : float

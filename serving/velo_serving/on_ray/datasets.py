@@ -34,42 +34,36 @@ def write_velo(
     ray_remote_args: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> int:
-    """Make an index of a dataset, or write a dataset's rows to an index; its other columns are metadata.
+    """Make an index of a dataset, or write its rows to an index; other columns are metadata.
 
-    One task of Ray's does it, where `path` is: the dataset comes there in batches and is never in memory as a
-    whole.
+    One Ray task receives the dataset in batches, on the node of `path`.
 
     Parameters
     ----------
     dataset : ray.data.Dataset
     path : path
-        With ``"create"`` the folder to make, which appears when it is complete. With ``"upsert"`` an index
-        that is there and that nobody else writes to.
+        With ``"create"`` the folder to make, which appears when it is complete; with ``"upsert"`` an index
+        that no other process writes to.
     id_column : str, optional
-        The column of ids; without it rows are numbered, which only ``"create"`` can do.
+        The column of ids. Without it ``"create"`` numbers the rows.
     vector_column : str
         The column of the vectors: lists of numbers, or tensors.
     mode : {"create", "upsert"}
-        ``"upsert"`` is atomic within each batch of some thousand rows. Where it fails, those before it are
-        written; to write all of them again does no harm.
+        ``"upsert"`` is atomic for each batch of some thousand rows. After a failure it can be repeated.
     ray_remote_args : mapping, optional
-        Of that task, as ``ray.remote`` takes them: ``{"resources": {"disk-a": 0.001}}`` says where.
+        Of that task, as in ``ray.remote``: ``{"resources": {"disk-a": 0.001}}`` chooses the node.
     **options
         As for ``velo.build``, or as for ``velo.open``.
 
     Returns
     -------
     int
-        Rows that were written.
+        The number of written rows.
 
     Raises
     ------
-    EmptyError
-        There is no row to make an index of.
-    InvalidArgumentError
-        There is no such mode or column.
-    VeloError
-        What ``velo.build`` or ``Index.upsert`` says.
+    EmptyError, InvalidArgumentError, VeloError
+        There are no rows, no such mode or column, or ``velo.build`` or ``Index.upsert`` fails.
     """
     if mode not in get_args(Mode):
         raise InvalidArgumentError(f"mode is 'create' or 'upsert', not {mode!r}", argument="mode")
@@ -165,35 +159,28 @@ def read_velo(
     ray_remote_args: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Make a dataset of the rows of an index or a collection, a task for each shard.
+    """Make a dataset of the rows of an index or a collection, with a task for each shard.
 
     Parameters
     ----------
     path : path
-        Every node that a task may run on sees it.
+        Visible to every node of a task.
     columns : sequence of str, or bool
         Of the metadata; all of them with True.
     vector_column : str, optional
-        What the column of the stored vectors is called; with None they are not brought. The index must store
-        them.
+        The name of the column of stored vectors; None leaves it out.
     filter : dict or str, optional
-        Which rows; all of them without it.
     compute : ray.data.TaskPoolStrategy, optional
         How many tasks run at once.
     ray_remote_args : mapping, optional
-        Of each of the tasks, as ``ray.remote`` takes them.
+        Of each task, as in ``ray.remote``.
     **options
         As for ``velo.open``.
 
     Returns
     -------
     ray.data.Dataset
-        ``id``, the columns, the vectors. It reads when it is read.
-
-    Raises
-    ------
-    NotAnIndexError
-        There is no index.
+        ``id``, the columns, the vectors; it is lazy.
     """
     folder = Path(path).absolute()
     shards = [{"shard": str(entry.path)} for entry in read_collection(folder).shards]

@@ -27,19 +27,7 @@ if TYPE_CHECKING:
 
 
 class BatchStep(ABC):
-    """A step that adds the columns ``ids`` and ``distances`` to a batch, wherever it searches.
-
-    Parameters
-    ----------
-    column : str
-        Of the vectors.
-    k : int
-    text : str or None
-        The column of the texts.
-    fusion : {"rrf", "weighted"}, RRF, Weighted or None
-    **asked
-        Of each search.
-    """
+    """A step that adds the columns ``ids`` and ``distances`` to a batch; ``text`` is the column of texts."""
 
     _dim: int
 
@@ -103,17 +91,15 @@ class VectorSearch(BatchStep):
     Parameters
     ----------
     path : path
-        An index or a sharded collection, on the node where the actor runs.
+        An index or a sharded collection, on the node of the actor.
     k : int
     column : str
-        The column that holds the query vectors.
+        The column of the query vectors.
     filter : dict, optional
-        The same for all queries.
     text : str, optional
-        The column that holds a text for each query, whose words are looked for, too. Each shard ranks words
-        by what its own rows tell of them.
+        The column of texts for full-text search. Each shard ranks by the statistics of its own rows.
     fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
-        How words and vectors become one list.
+        The fusion of full-text and vector search.
     memory, threads, io, plan
         As in ``velo.open``.
     **effort

@@ -10,20 +10,19 @@ from velo.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class RouterLimits:
-    """Every bound of a router.
+    """Limits of a router.
 
     Attributes
     ----------
     queue_queries_max : int
-        Queries admitted and not answered yet; more are refused with ``QueueFullError``.
+        Admitted queries without an answer; more are refused with ``QueueFullError``.
     queue_wait_max_s : float
-        A request that would wait longer than this before its search begins is refused, too: what waits,
-        divided by the rate at which its slowest shard has answered lately, says how long that would be.
+        The longest expected wait of an admitted request: the queue divided by the recent rate of the slowest
+        shard.
     in_flight_queries_max : int
-        Queries that a shard works on at once; a single larger request goes alone. What is above waits here,
-        where it can still be taken back.
+        Queries in flight at a shard; a larger request is sent alone. Others wait in the router.
     timeout_default_s, timeout_max_s : float
-        Deadline of a request that names none, and the most it may name.
+        The deadline of a request that names none, and the longest.
     quiet_s : float
         A shard with requests that is silent for this time gets a probe search.
     trial_s : float
@@ -55,41 +54,37 @@ class RouterLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Limits of one gateway; the router behind each collection has limits of its own.
+    """Limits of one gateway; the router of each collection has limits of its own.
 
     Attributes
     ----------
     body_bytes_max : int
-        Bytes of a request's body; more is 413.
+        Bytes of the body of a request; more is 413.
     body_read_s : float
-        Seconds a client may take to send it; longer is 408.
+        Seconds in which it must arrive; longer is 408.
     body_discard_bytes_max : int
-        Bytes of a refused body that are still read, so that a client that is still sending sees the answer.
+        Bytes of a refused body that are still read, so that a sending client sees the answer.
     bodies_bytes_max : int
-        Bytes of all bodies that are arriving; what would be above is 429.
+        Bytes of all bodies that are arriving; more is 429.
     requests_max : int
-        Searches under way at once, counted once their bodies are there; more is 429.
-    queries_max : int
-        Vectors in one request; more is 413.
-    rows_max : int
-        Rows, or ids, in one write; more is 413.
+        Running searches whose bodies have arrived; more is 429.
+    queries_max, rows_max : int
+        Vectors in one search, rows or ids in one write; more is 413.
     writes_bytes_max : int
-        Bytes of all bodies of writes under way; what would be above is 429.
+        Bytes of the bodies of all running writes; more is 429.
     k_max : int
     hits_max : int
         Vectors times k of one request; more is 413.
     vectors_bytes_max : int
-        Bytes of the vectors that an answer brings, four a number; what could be more is 413.
+        Bytes of the vectors that an answer may return; more is 413.
     inline_bytes_max : int
         Bodies up to this size are parsed on the event loop, larger ones and long filters in a thread.
-    sql_bytes_max : int
-        Bytes of a filter as SQL text; more is 413. Long lists travel better as a dict.
-    sql_total_bytes_max : int
-        Bytes of all different SQL texts of a request.
+    sql_bytes_max, sql_total_bytes_max : int
+        Bytes of a filter as SQL text, and of all texts of a request; more is 413. Dicts may be longer.
     headers_read_s : float
-        Seconds in which a connection must bring the headers of a request.
+        Seconds in which the headers of a request must arrive.
     connections_waiting_max : int
-        Connections whose request is not there yet; of more, the one that has waited longest ends.
+        Connections without a complete request; beyond, the oldest is closed.
     """
 
     body_bytes_max: int = 32 << 20
