@@ -240,69 +240,56 @@ def _single(
 
 
 def _sharded(document: Mapping[str, Any], file: Path | str, folder: Path | str, name: str) -> Collection:
-    def wrong(field: str, why: str) -> CollectionFormatError:
-        return CollectionFormatError(f"{file}: {field} {why}", file=str(file), argument=field)
+    def check(valid: Any, field: str, why: str) -> None:
+        if not valid:
+            raise CollectionFormatError(f"{file}: {field} {why}", file=str(file), argument=field)
 
-    version = document.get("format")
-    if version is None or not _is_count(version):
-        raise wrong("format", "must be a version number")
-    if version > FORMAT_VERSION:
+    check(_is_count(document.get("format")), "format", "must be a version number")
+    if document["format"] > FORMAT_VERSION:
         raise UnsupportedVersionError(
-            f"{file} is of format {version}, this version of velo reads up to {FORMAT_VERSION}",
+            f"{file} is of format {document['format']}, this version of velo reads up to {FORMAT_VERSION}",
             file=str(file),
         )
     for field in ("n", "dim"):
-        if not _is_count(document.get(field)):
-            raise wrong(field, "must be a whole number above 0")
-    if document.get("metric") not in METRICS:
-        raise wrong("metric", f"must be one of {', '.join(METRICS)}")
-    entries = document.get("shards")
-    if not isinstance(entries, list) or not entries:
-        raise wrong("shards", "must be a list of at least one shard")
-
+        check(_is_count(document.get(field)), field, "must be a whole number above 0")
+    check(document.get("metric") in METRICS, "metric", f"must be one of {', '.join(METRICS)}")
+    entries: Any = document.get("shards")
+    check(isinstance(entries, list) and entries, "shards", "must be a list of at least one shard")
     shards: list[ShardEntry] = []
-    first_row_expected = 0
+    first_row = 0
     for place, entry in enumerate(entries):
         field = f"shards[{place}]"
-        if not isinstance(entry, dict):
-            raise wrong(field, "must be an object")
-        relative = entry.get("path")
-        if not isinstance(relative, str) or not relative:
-            raise wrong(f"{field}.path", "must be the path of the shard's folder")
-        if not is_url(relative) and not is_within(relative):
-            raise wrong(f"{field}.path", f"must lead to a folder within, not {relative!r}")
-        if not _is_count(entry.get("rows")):
-            raise wrong(f"{field}.rows", "must be a whole number above 0")
-        if entry.get("first_row") != first_row_expected:
-            raise wrong(f"{field}.first_row", f"must be {first_row_expected}, where the shard before it ends")
-        pin = entry.get("pin")
-        if pin is not None and not isinstance(pin, str):
-            raise wrong(f"{field}.pin", "must be text such as 'resource:NAME'")
+        check(isinstance(entry, dict), field, "must be an object")
+        path, rows, pin = entry.get("path"), entry.get("rows"), entry.get("pin")
+        check(isinstance(path, str) and path, f"{field}.path", "must be the path of the shard's folder")
+        inside = is_url(path) or is_within(path)
+        check(inside, f"{field}.path", f"must lead to a folder within, not {path!r}")
+        check(_is_count(rows), f"{field}.rows", "must be a whole number above 0")
+        follows = entry.get("first_row") == first_row
+        check(follows, f"{field}.first_row", f"must be {first_row}, where the shard before it ends")
+        check(pin is None or isinstance(pin, str), f"{field}.pin", "must be text such as 'resource:NAME'")
         locations = entry.get("locations", [])
-        if not isinstance(locations, list) or not all(isinstance(one, str) and one for one in locations):
-            raise wrong(f"{field}.locations", "must be a list of folders and places in object stores")
+        texts = isinstance(locations, list) and all(isinstance(one, str) and one for one in locations)
+        check(texts, f"{field}.locations", "must be a list of folders and places in object stores")
         identity = {key: entry.get(key, "") for key in ("uuid", "checksum")}
         for key, value in identity.items():
-            if not isinstance(value, str):
-                raise wrong(f"{field}.{key}", "must be text")
+            check(isinstance(value, str), f"{field}.{key}", "must be text")
         shards.append(
             ShardEntry(
                 name=str(place),
-                path=_below(folder, relative),
-                rows=entry["rows"],
-                first_row=first_row_expected,
+                path=_below(folder, path),
+                rows=rows,
+                first_row=first_row,
                 pin=None if pin is None else Pin.parse(pin, str(place)),
                 locations=tuple(str(_below(folder, one)) for one in locations),
                 **identity,
             )
         )
-        first_row_expected += entry["rows"]
-    if first_row_expected != document["n"]:
-        raise wrong("n", f"is {document['n']}, but the shards hold {first_row_expected} rows")
-    version = document.get("version", "")
-    if not isinstance(version, str):
-        raise wrong("version", "must be text")
-    return Collection(name, folder, document["n"], document["dim"], document["metric"], (*shards,), version)
+        first_row += rows
+    n, dim, metric, version = document["n"], document["dim"], document["metric"], document.get("version", "")
+    check(first_row == n, "n", f"is {n}, but the shards hold {first_row} rows")
+    check(isinstance(version, str), "version", "must be text")
+    return Collection(name, folder, n, dim, metric, tuple(shards), version)
 
 
 def _below(folder: Path | str, relative: str) -> Path | str:
