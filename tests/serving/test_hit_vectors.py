@@ -22,7 +22,7 @@ from velo_serving.protocol.errors import (
     ShardUnavailableError,
 )
 from velo_serving.protocol.limits import GatewayLimits
-from velo_serving.shard.look_up import look_up
+from velo_serving.shard.rows import look_up
 from velo_serving.transport.codec import table_of
 
 

@@ -22,7 +22,7 @@ from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardR
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.directory import ShardDirectory, described
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
-from velo_serving.transport.together import Together, Waiting, is_plain
+from velo_serving.transport.codec import Together, Waiting, is_plain
 
 
 class LocalChannel:

@@ -5,7 +5,7 @@ if the index numbers its rows. An id is in one shard at most, however many gatew
 
 - New rows of an id go to its home only.
 - A shard that is not the home of an id replaces its row only while the row exists, without a delete in
-  between (``shard.writing``). If the row was deleted, the gateway looks again.
+  between (``shard.rows``). If the row was deleted, the gateway looks again.
 
 Each shard gets a request name that covers the ids sent to it (``_name_of``): a retry that places rows
 elsewhere must not be taken for a repetition.

@@ -37,7 +37,7 @@ from velo_serving.protocol.types import (
     ShardHealth,
     ShardReply,
 )
-from velo_serving.shard.writing import Follower, ShardWriter
+from velo_serving.shard.rows import Follower, ShardWriter, look_up
 from velo_serving.transport.codec import import_pandas
 
 #: Deadlines are rounded up to this.
@@ -206,17 +206,13 @@ class Shard:
         return asked or _Tasks(self, request, timeout_s, ended)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        index = self._opened
-        from velo_serving.shard.look_up import look_up
-
-        return await asyncio.to_thread(look_up, index, what, arguments)
+        return await asyncio.to_thread(look_up, self._opened, what, arguments)
 
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Write rows, as ``ShardWriter.write``; canceling does not undo it."""
-        index = self._opened
-        return await self._writer.write(index, what, arguments, timeout_s)
+        return await self._writer.write(self._opened, what, arguments, timeout_s)
 
     async def trial(self, timeout_s: float) -> bool:
         """Run a probe search until any search ends; False if none did, but the processor was at work."""

@@ -15,6 +15,8 @@ from velo_serving.transport import frames
 from velo_serving.transport.codec import (
     Call,
     Hello,
+    Together,
+    Waiting,
     decode,
     decode_health,
     decode_hits,
@@ -22,10 +24,10 @@ from velo_serving.transport.codec import (
     encode,
     encode_each,
     encode_search,
+    is_plain,
 )
 from velo_serving.transport.endpoint import Endpoint, asks, this_host
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
-from velo_serving.transport.together import Together, Waiting, is_plain
 
 #: A million hits with their metadata.
 REPLY_BYTES_MAX = 1 << 30

@@ -34,10 +34,10 @@ from velo_serving.transport.codec import (
     encode,
     encode_hits,
     encode_replies,
+    is_plain,
 )
 from velo_serving.transport.endpoint import Endpoint, listens, ports_of, this_host
 from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_start
-from velo_serving.transport.together import is_plain
 
 #: The limits of a connection before it has sent the token.
 HELLO_BYTES_MAX = 4096
