@@ -120,12 +120,12 @@ def test_a_shard_that_comes_back_with_another_index_is_not_merged(tmp_path: Path
         others["metric"].info = lambda: told  # type: ignore[method-assign]
         for what, other in others.items():
             stays, changes = channel_of(Index("stays"), tmp_path, "0"), channel_of(Index(), tmp_path, "1")
-            first = changes._shard
+            first = changes.shard
             router = Router("things", [stays, changes])
             await router.start()
             assert (await timed(router))[1].shards_answered == 2
             first.close()
-            changes._shard = channel_of(other, tmp_path, "1")._shard
+            changes.shard = channel_of(other, tmp_path, "1").shard
             for _ in range(60):
                 if [one.state for one in router.shards()] == ["up", "down"]:
                     break
@@ -135,7 +135,7 @@ def test_a_shard_that_comes_back_with_another_index_is_not_merged(tmp_path: Path
             assert (answer.shards_answered, answer.shards_total) == (1, 2), what
             assert "another index" in router.shards()[1].reason
             # The index that it had may return.
-            changes._shard = channel_of(Index(), tmp_path, "1")._shard
+            changes.shard = channel_of(Index(), tmp_path, "1").shard
             for _ in range(60):
                 if router.shards_up == 2:
                     break

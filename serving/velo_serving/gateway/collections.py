@@ -102,7 +102,7 @@ class DropAnswer(Struct):
 def _check_may_name_folders(has_keys: bool, what: str) -> None:
     """Require an admin key, and a server with keys: the caller names folders of the server."""
     if not has_keys:
-        raise AdminKeyError(f"to {what} takes an admin key; this server has none: start it with --api-keys")
+        raise AdminKeyError(f"to {what} takes an admin key; the server has no keys: start it with --api-keys")
     check_may_write()
 
 
