@@ -186,9 +186,7 @@ def _find(folder: Path | str, name: str) -> bytes | None:
 def checked_name(name: str) -> str:
     """Check that a name fits into a URL path."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
-        raise InvalidArgumentError(
-            f"name: 128 letters, digits and _.- at most, not {name!r}", argument="name"
-        )
+        raise InvalidArgumentError(f"name: 128 letters, digits, _.- at most, not {name!r}", argument="name")
     return name
 
 

@@ -120,7 +120,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
         )
     if writable:
         raise InvalidArgumentError(
-            f"shard {name} is in a store, {urls[0]}, and so read-only",
+            f"shard {name} is in a store ({urls[0]}), read-only",
             argument="writable",
         )
     failures: list[LocationError] = []

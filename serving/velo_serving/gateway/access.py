@@ -171,7 +171,8 @@ class Guarded:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_open(_path_in_app(scope)):
+        path = _path_in_app(scope)
+        if scope["type"] != "http" or path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/"):
             await self._app(scope, receive, send)
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -183,10 +184,6 @@ class Guarded:
             return
         _role.set(role)
         await self._app(scope, receive, send)
-
-
-def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/")
 
 
 def _path_in_app(scope: Scope) -> str:

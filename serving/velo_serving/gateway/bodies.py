@@ -199,7 +199,9 @@ def _request(
     text = (options.text,) * count if isinstance(options.text, str) else options.text
     fusion = None
     if text is not None:
-        _check_texts(text)
+        for place, one in enumerate(text):
+            if len(one) > _TEXT_MAX:
+                raise RequestError(f"text[{place}] exceeds {_TEXT_MAX} characters", path=f"text[{place}]")
         if options.vector is not None or options.vectors is not None or options.ids is not None:
             fusion = options.fuses()
             _check_depth(fusion, k, count, limits)
@@ -232,17 +234,6 @@ def _check_depth(fusion: Fusion, k: int, count: int, limits: GatewayLimits) -> N
         )
 
 
-def _check_texts(texts: Sequence[str]) -> None:
-    for place, one in enumerate(texts):
-        if len(one) > _TEXT_MAX:
-            raise RequestError(f"text[{place}] exceeds {_TEXT_MAX} characters", path=f"text[{place}]")
-
-
-def _float32(matrix: Any) -> Float32Matrix:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(matrix, dtype=np.float32)
-
-
 # ---- Arrow ----
 
 
@@ -260,7 +251,8 @@ def _matrix_of_arrow(
         count = table.column_names.count(name)
         if count > 1:
             raise RequestError(f"the Arrow stream has {count} columns {name!r}", status=400, path=name)
-    matrix = _float32(array_of_arrow(table.column("vector")))
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix = np.ascontiguousarray(array_of_arrow(table.column("vector")), dtype=np.float32)
     if "filter" not in table.column_names:
         return matrix, None
     texts = _texts(table.column("filter"))

@@ -259,16 +259,11 @@ def _id_column(given: Any) -> Any:
             raise InvalidArgumentError(
                 f"ids must be whole numbers or strings, not {column.type}", argument="ids"
             )
-        return column.cast(pa.large_string()).combine_chunks() if column.num_chunks > 1 else _only(column)
+        return pa.concat_arrays([pa.array([], pa.large_string()), *column.cast(pa.large_string()).chunks])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"ids are 64-bit integers or strings: {error}", argument="ids") from None
-
-
-def _only(column: Any) -> Any:
-    plain = column.cast(pa.large_string())
-    return plain.chunk(0) if plain.num_chunks else pa.array([], pa.large_string())
 
 
 def _check_ids(request: WriteRequest) -> None:

@@ -69,6 +69,10 @@ class Reply(msgspec.Struct):
     failure: Failure | None = None
     successor: int | None = None
 
+    def settle(self, future: asyncio.Future[Reply]) -> None:
+        if not future.done():
+            future.set_result(self)
+
 
 #: What a gateway may ask, with the types of arguments.
 ASKED: Final[dict[str, Any]] = {
@@ -148,13 +152,8 @@ class _Parent:
                     asyncio.run_coroutine_threadsafe(backend.follow(answer.records), backend.loop)
             loop, future = self._waiting.get(answer.number, (None, None))
             if loop is not None and future is not None:
-                loop.call_soon_threadsafe(_settle, future, answer)
+                loop.call_soon_threadsafe(answer.settle, future)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
-    if not future.done():
-        future.set_result(reply)
 
 
 def main() -> None:

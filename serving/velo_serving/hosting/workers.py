@@ -47,6 +47,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
         loop = LoopThread("velo-directory")
         stack.callback(loop.close)
         gateways: list[Child] = []
+        mark_dead: Callable[[int, str], None] = mark_process_dead  # removes gauges; counters stay
         signals = stack.enter_context(_signals())
 
         def message(number: int) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
                 environment={"PROMETHEUS_MULTIPROC_DIR": folder},
                 descriptors=[listener.fileno(), owner],
                 on_question=_answerer(directory, loop, gateways, number),
-                on_death=_gauge_remover(number, folder),
+                on_death=partial(mark_dead, number, folder),
             )
             stack.callback(gateway.close)
             gateways.append(gateway)
@@ -134,11 +135,6 @@ def _answerer(
         loop.submit(answer(msgspec.json.decode(line, type=Question)))
 
     return receive
-
-
-def _gauge_remover(number: int, folder: str) -> Callable[[], None]:
-    mark: Callable[[int, str], None] = mark_process_dead
-    return lambda: mark(number, folder)
 
 
 @contextmanager

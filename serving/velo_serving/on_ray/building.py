@@ -213,12 +213,8 @@ def _pin_of(pin: str | Mapping[str, str] | None, shard: str) -> Pin | None:
     return Pin.parse(text, shard)
 
 
-def _is_dataset(vectors: Any) -> bool:
-    return hasattr(vectors, "split_at_indices") and hasattr(vectors, "to_arrow_refs")
-
-
 def _input_of(vectors: Any, column: str | None, ids: Any, ids_column: str | None, metadata: Any) -> _Input:
-    if _is_dataset(vectors):
+    if hasattr(vectors, "split_at_indices") and hasattr(vectors, "to_arrow_refs"):
         return _dataset(vectors, column, ids, ids_column, metadata)
     source, ids, metadata = parts_of(
         vectors, column=column, ids=ids, ids_column=ids_column, metadata=metadata

@@ -165,7 +165,10 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
         text = self.text
         check_ids(self.ids)
         for name, wrong in (
-            ("'radius' and 'timeout_ms' are finite", not _are_finite(self.radius, self.timeout_ms)),
+            (
+                "'radius' and 'timeout_ms' are finite",
+                not math.isfinite((self.radius or 0) + (self.timeout_ms or 0)),
+            ),
             ("give one of 'vector', 'vectors' and 'ids'", given > 1),
             (
                 "'fusion' goes with 'text' and vectors",
@@ -280,7 +283,3 @@ def shows_effort(function: F) -> F:
 def check_ids(ids: Iterable[int | str] | None, name: str = "ids") -> None:
     if ids is not None and len({isinstance(one, str) for one in ids}) > 1:
         raise ValueError(f"'{name}' are numbers or strings, not both")
-
-
-def _are_finite(*numbers: float | None) -> bool:
-    return all(one is None or math.isfinite(one) for one in numbers)

@@ -82,9 +82,7 @@ async def get(
     if places.null_count and unknown == "error":
         row = places.is_null().index(True).as_py()
         if status.failures:
-            raise NoShardAnsweredError(
-                f"id {ids[row]!r} may be in an absent shard ({_reasons(status.failures)})"
-            )
+            raise NoShardAnsweredError(f"id {ids[row]!r} may be in lost shards ({_reasons(status.failures)})")
         raise UnknownIdError(f"no vector has the id {ids[row]!r}", argument="ids", row=row)
     return replace(status, value=table.take(places.drop_null()))
 

@@ -174,7 +174,9 @@ class Router:
         outcome, hits = "error", None
         started = self._clock.now()
         try:
-            with span("velo.search", **_attributes(self.name, request)) as one:
+            count = len(request.queries)
+            facts = {"velo.collection": self.name, "velo.queries": count, "velo.k": request.k}
+            with span("velo.search", **facts) as one:
                 answer = await self._search(request)
                 if answer.thin_groups:
                     answer = await self._fill(request, answer, started)
@@ -382,10 +384,6 @@ class Router:
         if len(pending.request.queries) * width > MERGE_INLINE_MAX:
             return await asyncio.to_thread(answer_of, self.name, replies, pending.request)
         return answer_of(self.name, replies, pending.request)
-
-
-def _attributes(collection: str, request: SearchRequest) -> dict[str, Any]:
-    return {"velo.collection": collection, "velo.queries": len(request.queries), "velo.k": request.k}
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:

@@ -278,7 +278,8 @@ def _claim(folder: Path, receipt: _Receipt, job: BuildJob, *, is_complete: bool)
             raise IndexExistsError(f"{folder} exists and is not ours", argument="target")
         receipt.claim()
         # A complete index is of other rows or options, or the task died before it could say of which.
-        if is_complete or not job.resume or _is_complete(folder):
+        built = (folder / MANIFEST_FILE).is_file() and not (folder / MARKER).exists()
+        if is_complete or built or not job.resume:
             shutil.rmtree(folder, ignore_errors=True)
     except FileNotFoundError:
         raise InvalidArgumentError(
@@ -288,7 +289,3 @@ def _claim(folder: Path, receipt: _Receipt, job: BuildJob, *, is_complete: bool)
         if isinstance(error, IndexExistsError):
             raise
         raise os_failure(error, str(folder)) from error
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / MANIFEST_FILE).is_file() and not (folder / MARKER).exists()

@@ -329,7 +329,12 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
     queries = request.queries
     if request.text is not None:
         return _of_words(
-            await index.search_async(None, request.k, text=list(request.text), **_for_words(options))
+            await index.search_async(
+                None,
+                request.k,
+                text=list(request.text),
+                **{name: options[name] for name in ("filter", "return_metadata", "timeout_s")},
+            )
         )
     if request.radius is not None:
         return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
@@ -370,10 +375,6 @@ async def _blame(index: SearchIndex, request: SearchRequest, error: Exception) -
             except VeloError:
                 break  # another failure: report the first one
     return Failure.of(error)
-
-
-def _for_words(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("filter", "return_metadata", "timeout_s")}
 
 
 def _of_words(result: Any) -> Hits:
