@@ -164,11 +164,9 @@ class SearchBody(SearchOptions, frozen=True, kw_only=True, forbid_unknown_fields
         given = sum(one is not None for one in (self.vector, self.vectors, self.ids))
         text = self.text
         check_ids(self.ids)
+        finite = all(map(math.isfinite, (self.radius or 0, self.timeout_ms or 0)))
         for name, wrong in (
-            (
-                "'radius' and 'timeout_ms' are finite",
-                not math.isfinite((self.radius or 0) + (self.timeout_ms or 0)),
-            ),
+            ("'radius' and 'timeout_ms' are finite", not finite),
             ("give one of 'vector', 'vectors' and 'ids'", given > 1),
             (
                 "'fusion' goes with 'text' and vectors",

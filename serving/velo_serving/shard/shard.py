@@ -328,14 +328,8 @@ async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float |
     }
     queries = request.queries
     if request.text is not None:
-        return _of_words(
-            await index.search_async(
-                None,
-                request.k,
-                text=list(request.text),
-                **{name: options[name] for name in ("filter", "return_metadata", "timeout_s")},
-            )
-        )
+        given = {name: options[name] for name in ("filter", "return_metadata", "timeout_s")}
+        return _of_words(await index.search_async(None, request.k, text=list(request.text), **given))
     if request.radius is not None:
         return _of_ranges(await index.range_search_async(queries, request.radius, limit=request.k, **options))
     if request.group_by is not None:
