@@ -129,8 +129,8 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 
 def _error_of(response: httpx.Response) -> VeloError:
     try:
-        told = response.json()["error"]
-        kind, message = str(told["type"]), str(told["message"])
+        fault = response.json()["error"]
+        kind, message = str(fault["type"]), str(fault["message"])
     except (ValueError, KeyError, TypeError):
         return RemoteError(f"the server answered {response.status_code}", status=response.status_code)
     known = getattr(serving_errors, kind, None) or getattr(velo_errors, kind, None)
@@ -141,10 +141,10 @@ def _error_of(response: httpx.Response) -> VeloError:
     else:
         error = known(message)
     for name in ("argument", "file", "page", "row", "needed_bytes"):
-        if told.get(name) is not None:
-            setattr(error, name, told[name])
+        if fault.get(name) is not None:
+            setattr(error, name, fault[name])
     if isinstance(error, PartialWriteError):
-        error.shards, error.rows = tuple(told.get("shards", ())), int(told.get("rows", 0))
+        error.shards, error.rows = tuple(fault.get("shards", ())), int(fault.get("rows", 0))
     return error
 
 
@@ -266,10 +266,10 @@ class AsyncClient:
         bool
         """
         try:
-            told = await self._client().get("/readyz", timeout=self._settings.timeout_s)
+            answer = await self._client().get("/readyz", timeout=self._settings.timeout_s)
         except httpx.HTTPError:
             return False
-        return told.status_code == 200
+        return answer.status_code == 200
 
     def _client(self) -> httpx.AsyncClient:
         if self._connections is None:

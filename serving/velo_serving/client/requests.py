@@ -199,7 +199,7 @@ class Requests(ABC):
         -------
         dict
         """
-        return self._send(Call("GET", self._target.info, lambda told: dict(told.json())))
+        return self._send(Call("GET", self._target.info, lambda answer: dict(answer.json())))
 
     # ---- rows without a search ----
 
@@ -223,7 +223,7 @@ class Requests(ABC):
         int
         """
         fields = {"filter": filter, "timeout_s": timeout_s, "allow_partial": False}
-        return self._send(json_call(self._target.path("count"), fields, lambda told: int(told["count"])))
+        return self._send(json_call(self._target.path("count"), fields, lambda answer: int(answer["count"])))
 
     @hinted
     def get(
@@ -530,7 +530,7 @@ class Requests(ABC):
         ------
         UnsupportedError, UnknownCollectionError, BusyError, AdminKeyError
         """
-        return self._send(Call("DELETE", self._target.path(), lambda told: list(told.json()["left"])))
+        return self._send(Call("DELETE", self._target.path(), lambda answer: list(answer.json()["left"])))
 
     def snapshot(self, path: str | Path) -> None:
         """Copy the current rows to another folder of the server.
@@ -544,7 +544,7 @@ class Requests(ABC):
         ------
         IndexExistsError, UnsupportedError, InvalidArgumentError, AdminKeyError
         """
-        return self._send(json_call(self._target.path("snapshot"), {"path": str(path)}, lambda told: None))
+        return self._send(json_call(self._target.path("snapshot"), {"path": str(path)}, lambda _: None))
 
     def publish(self, path: str | Path, version: str) -> dict[str, Any]:
         """Serve another build under the collection's name.

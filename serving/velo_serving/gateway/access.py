@@ -26,7 +26,7 @@ Role: TypeAlias = Literal["read", "admin"]
 #: What answers without a key: whether the server is well, and what may be asked of it.
 OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *WINDOW_PATHS))
 
-#: Where the script and the style of the page at ``/docs`` lie.
+#: The path of the script and the style of the page at ``/docs``.
 DOCS_FILES: Final = "/docs-files"
 
 KEY_LENGTH_MIN: Final = 16
@@ -159,7 +159,7 @@ def _read_keys(path: Path) -> dict[bytes, Role]:
         if roles.setdefault(_digest(words[1]), role) != role:
             raise wrong(place, "this key has another role above")
     if not roles:
-        raise wrong(str(path), "names no key, so nobody could ask")
+        raise wrong(str(path), "names no key")
     return roles
 
 

@@ -384,7 +384,7 @@ class _Gate:
                 elif self._bytes_arriving + len(part) > self._limits.bodies_bytes_max:
                     refusal = QueueFullError(f"bodies of {self._bytes_arriving} bytes are arriving already")
                 if refusal is not None:
-                    # Read on and keep nothing: who is still sending would not see an answer given now.
+                    # Discard the rest: a client that is still sending would not see the answer.
                     parts.clear()
                     self._bytes_arriving -= kept
                     kept = 0

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 #: Of the request that is being answered, "" where there is none.
 request_id: ContextVar[str] = ContextVar("velo_request_id", default="")
 
-#: What is known of the request by those who answer it; the line of a slow one says it.
+#: Facts about the present request, for the log line of a slow one.
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("velo_notes", default=None)
 
 #: Ids of others are taken over where they are harmless in a header and a line.

@@ -268,7 +268,7 @@ class SearchAnswer(Status, kw_only=True):
     """Neighbors of each query, nearest first; a row is shorter than k where fewer match."""
 
     ids: list[list[int | str]]
-    distances: Annotated[list[list[float | None]], Meta(description="Null where words alone were asked.")]
+    distances: Annotated[list[list[float | None]], Meta(description="Null in full-text search.")]
     counts: list[int]
     took_ms: float
     stats: SearchStats

@@ -91,7 +91,7 @@ class Child:
             process = self._process
             if process is None or process.stdin is None or process.stdin.closed:
                 return
-            with contextlib.suppress(OSError):  # it died; who watches it will see
+            with contextlib.suppress(OSError):  # it died, which the watching thread notices
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
@@ -124,7 +124,7 @@ class Child:
             if process is None:
                 return
             if process.stdin is not None:
-                with contextlib.suppress(OSError):  # it may be gone already
+                with contextlib.suppress(OSError):  # it may have ended
                     process.stdin.close()  # its sign to end
         if not self.wait(END_S):
             process.kill()
@@ -172,7 +172,7 @@ class Child:
             pause_s = min(2 * pause_s, RESTART_MAX_S)
             process = self._start()
             if self._closing.is_set():
-                process.kill()  # whoever closes saw the one before
+                process.kill()  # ``close`` saw the former process
 
     def _listen(self, process: subprocess.Popen[str]) -> bool:
         """Read the lines of the process until it ends; return whether there were any."""
@@ -192,5 +192,5 @@ class Child:
     def _let_go(process: subprocess.Popen[str]) -> None:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not written yet has nobody to read it
+                with contextlib.suppress(OSError):  # unwritten output is lost
                     pipe.close()

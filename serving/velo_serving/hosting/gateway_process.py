@@ -31,8 +31,7 @@ from velo_serving.routing.served import served_collection
 from velo_serving.shard.process import QUESTION
 from velo_serving.transport.endpoint import Endpoint
 
-#: A gateway that is started again takes no connections for so long, unless all shards answer it sooner: those
-#: beside it have them.
+#: How long a restarted gateway waits for its shards before it accepts connections; others accept them.
 START_S = 5.0
 
 #: The number under which a gateway is asked whether it is at work, and what it says if its loop is.

@@ -37,7 +37,7 @@ def metrics_folder() -> Iterator[tuple[str, int]]:
 
 
 def _sweep() -> None:
-    """Remove the folders of this user whose lock nobody holds."""
+    """Remove the unlocked folders of this user."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another server takes it away at the same time
             status = folder.lstat()
@@ -58,7 +58,7 @@ def _own(folder: str | Path) -> int | None:
         return None
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A lock on a file that was removed meanwhile says nothing: the one of that name counts.
+        # The file may have been replaced: the lock of the one with this name counts.
         if os.path.samestat(os.fstat(owner), os.stat(path)):
             return owner
     except (BlockingIOError, FileNotFoundError):

@@ -60,7 +60,7 @@ def access_of(options: ServeOptions) -> Access:
 
 def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise InvalidArgumentError(f"a port lies between 0 and 65535, not {port}", argument="port")
+        raise InvalidArgumentError(f"a port is between 0 and 65535, not {port}", argument="port")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
 
 def say_url(url: str) -> None:
     print(
-        f"velo serves at {url} (a window at {url}/ui, documentation at {url}/docs)",
+        f"velo serves at {url} (a dashboard at {url}/ui, documentation at {url}/docs)",
         file=sys.stderr,
         flush=True,
     )

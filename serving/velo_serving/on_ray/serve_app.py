@@ -70,7 +70,6 @@ def serve_app(args: Mapping[str, Any]) -> serve.Application:
     access = Access(api_keys=given.api_keys, cors_origins=given.cors_origins)
     access.check()
     if given.path is not None:
-        # Unless a former deployment of this app, or whoever else, has started them.
         with contextlib.suppress(ClusterExistsError):
             start(given.path, options, name=given.name, detached=True, start_timeout_s=given.start_timeout_s)
 

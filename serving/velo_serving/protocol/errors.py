@@ -14,7 +14,7 @@ from velo.errors import (
 
 
 def outcome_of(error: BaseException) -> str:
-    """How a failed request is counted: "partial", "rejected", "deadline", "unavailable" or "error"."""
+    """The outcome of a failed request: "partial", "rejected", "deadline", "unavailable" or "error"."""
     away = (NoShardAnsweredError, ShardUnavailableError, ShuttingDownError)
     outcomes: dict[str, type[BaseException] | tuple[type[BaseException], ...]] = {
         "partial": PartialWriteError,

@@ -204,7 +204,7 @@ class ServeOptions:
     aliases: Annotated[str | Path | None, Option("gateway", 'File of lines "ALIAS COLLECTION".')] = None
     embed: Annotated[
         str | None,
-        Option("gateway", "What makes vectors of texts in the window at /ui.", metavar="MODULE:FUNCTION"),
+        Option("gateway", "Makes vectors of texts for the dashboard at /ui.", metavar="MODULE:FUNCTION"),
     ] = None
     limits: Annotated[RouterLimits | None, Option("gateway")] = None
     gateway_limits: Annotated[GatewayLimits | None, Option("gateway")] = None

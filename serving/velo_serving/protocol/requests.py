@@ -96,7 +96,7 @@ class SearchOptions(Effort, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FusionBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How words and vectors become one list, with weights: ``velo.RRF`` or ``velo.Weighted``."""
+    """The fusion of full-text and vector search: ``velo.RRF`` or ``velo.Weighted``."""
 
     method: Annotated[Literal["rrf", "weighted"], Meta(description="By ranks, or by scores.")]
     vectors: Weight = None

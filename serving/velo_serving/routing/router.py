@@ -317,7 +317,7 @@ class Router:
 
     @property
     def names(self) -> list[str]:
-        """Of the shards."""
+        """The names of the shards."""
         return [shard.name for shard in self._shards]
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:

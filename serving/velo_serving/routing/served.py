@@ -99,12 +99,12 @@ class ServedCollection:
 
     @property
     def router(self) -> Router:
-        """Of the generation that is served now."""
+        """The router of the present generation."""
         return self.now.router
 
     @property
     def rows(self) -> int:
-        """Rows that live, when shards were last asked."""
+        """The number of live rows, as last reported."""
         rows = self.router.rows
         return self.now.n if rows is None else rows
 

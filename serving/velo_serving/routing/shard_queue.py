@@ -119,7 +119,7 @@ class _Sent(NamedTuple):
 
 
 class _Rate:
-    """How long a query takes a shard while it has something to do, over the last hundred replies or so."""
+    """The time that a busy shard takes for a query, over about a hundred replies."""
 
     __slots__ = ("_busy_s", "_last", "_queries")
 
@@ -300,7 +300,7 @@ class ShardQueue:
         outcome = "ok"
         error = ShardUnavailableError("the call was given up") if future.cancelled() else future.exception()
         if isinstance(error, ShardUnavailableError):
-            self._mark_down(error.message)  # which answers everybody who waits, this one included
+            self._mark_down(error.message)  # fails all requests, this one included
             return
         if error is not None:
             outcome = "error"

@@ -47,7 +47,7 @@ def look_up(index: Any, what: str, arguments: Mapping[str, Any]) -> dict[str, An
     raise InvalidArgumentError(f"nothing called {what!r} is looked up", argument="what")
 
 
-#: What anybody who reads may know of an index; its path is not among it.
+#: The public facts of an index; its path is none.
 _PUBLIC_FIELDS: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memory_budget_bytes", "live")
 
 
@@ -64,7 +64,7 @@ def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Random rows and their vectors, decoded where not stored."""
     table = index.sample(**arguments)
     stored = _stored(index, table["id"].to_pylist(), decoded=True)
-    kept: Any = pa.array(stored["ids"], table["id"].type)  # a row may have been deleted meanwhile
+    kept: Any = pa.array(stored["ids"], table["id"].type)  # without rows that have just been deleted
     table = table.filter(pc.is_in(table["id"], value_set=kept))
     return {"table": stream_of(table), "vectors": stored["vectors"]}
 

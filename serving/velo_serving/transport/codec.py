@@ -38,7 +38,7 @@ encode = _ENCODER.encode
 
 
 class Hello(msgspec.Struct, array_like=True):
-    """How an asker introduces itself, and whom it means."""
+    """The first message of a client: its token, and the shard that it expects."""
 
     token: str
     shard: str = ""
@@ -65,7 +65,7 @@ class _Hits(msgspec.Struct, array_like=True):
 
     rows: int
     width: int
-    names: list[list[str]] | None  # ids that are strings; numbers lie in the body
+    names: list[list[str]] | None  # ids that are strings; numbers are in the body
     limited: bool
     group_sizes: list[list[int]] | None
     group_bytes: int
@@ -335,7 +335,7 @@ def is_compressed(stream: bytes) -> bool:
         raise ProtocolError(f"this is no Arrow stream: {error}") from None
 
 
-#: Kinds of Arrow's ``Message``, and where in their tables fields lie (format/Message.fbs).
+#: Kinds of Arrow's ``Message``, and the fields of their tables (format/Message.fbs).
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _HEADER_KIND, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
 #: Where Arrow 0.17 said it, in a message's own metadata; today's Arrow reads that still.

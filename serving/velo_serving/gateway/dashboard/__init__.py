@@ -1,4 +1,4 @@
-"""The window at ``/ui``: a page to look at collections with, and the paths that only it needs."""
+"""The dashboard at ``/ui``: its page, and the paths that only it needs."""
 
 from velo_serving.gateway.dashboard.embedding import Embedding
 from velo_serving.gateway.dashboard.pages import add_window

@@ -1,4 +1,4 @@
-"""Paths that the window needs beside those of every client: what shards cost, vectors, texts, a map."""
+"""Paths of the dashboard: costs of shards, vectors, texts, a map."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EmbedAnswer(Struct):
 
 
 class MapAnswer(Status, kw_only=True):
-    """Points of the unit circle; `shares`: of the variance, what lies along each direction."""
+    """Points of the unit circle; `shares`: of the variance, along each direction."""
 
     rows: Annotated[int, Meta(description="Rows that pass the filter, from which these were drawn.")]
     ids: Ids
@@ -122,8 +122,8 @@ def window_routes(embedding: Embedding) -> tuple[Operation, ...]:
         columns: list[list[str]] = next((one["columns"] for one in found.value if one["columns"]), [])
         shards = [{name: value for name, value in one.items() if name != "columns"} for one in found.value]
         ids = next((one["ids"] for one in found.value if one["n"]), found.value[0]["ids"])
-        told = {"shards": shards, "columns": columns, "ids": ids, "embeds": bool(embedding)}
-        return Looked(told | status_of(found))
+        fields = {"shards": shards, "columns": columns, "ids": ids, "embeds": bool(embedding)}
+        return Looked(fields | status_of(found))
 
     async def embed(call: Call, now: Generation) -> Looked:
         asked = parsed_lookup(EmbedBody, call)
@@ -165,8 +165,8 @@ async def _map(call: Call, now: Generation) -> Looked:
         marked = await lookups.vectors(now.router, asked.marks, now.dim, decoded=True, timeout_s=timeout_s)
     table, sample, rows = found.value
     query = np.array([asked.vector or []], np.float32)
-    told = await asyncio.to_thread(_placed, table, sample, marked, query, now.metric, asked.seed)
-    return Looked({"rows": rows, **told} | status_of(found))
+    points = await asyncio.to_thread(_placed, table, sample, marked, query, now.metric, asked.seed)
+    return Looked({"rows": rows, **points} | status_of(found))
 
 
 def _placed(table: Any, sample: Any, marked: Any, query: Any, metric: str, seed: int) -> dict[str, Any]:
