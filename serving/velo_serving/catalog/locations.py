@@ -119,10 +119,7 @@ def shard_folder(name: str, locations: Sequence[str], *, checksum: str = "", wri
             file=locations[0],
         )
     if writable:
-        raise InvalidArgumentError(
-            f"shard {name} is in a store ({urls[0]}), read-only",
-            argument="writable",
-        )
+        raise InvalidArgumentError(f"shard {name} is in a store ({urls[0]}), read-only", argument="writable")
     failures: list[LocationError] = []
     for url in urls:
         try:

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import InvalidArgumentError
-from velo_serving.gateway.dashboard.pages import WINDOW_PATHS
+from velo_serving.gateway.dashboard.pages import DASHBOARD_PATHS
 from velo_serving.gateway.errors import error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
 from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
@@ -24,7 +24,9 @@ from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileE
 Role: TypeAlias = Literal["read", "admin"]
 
 #: What answers without a key: whether the server is well, and what may be asked of it.
-OPEN_PATHS: Final = frozenset(("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *WINDOW_PATHS))
+OPEN_PATHS: Final = frozenset(
+    ("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *DASHBOARD_PATHS)
+)
 
 #: The path of the script and the style of the page at ``/docs``.
 DOCS_FILES: Final = "/docs-files"

@@ -30,7 +30,7 @@ from velo_serving.gateway.access import (
     check_may_write,
     describe_security,
 )
-from velo_serving.gateway.dashboard import Embedding, add_window, window_routes
+from velo_serving.gateway.dashboard import Embedding, add_dashboard, dashboard_routes
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
 from velo_serving.gateway.logs import Logged, note
@@ -188,7 +188,7 @@ def create_app(
         return answer
 
     admin = collections.administration(backend, keys is not None)
-    for one in (*LOOKUPS, *window_routes(Embedding(embed)), *WRITES, *admin):
+    for one in (*LOOKUPS, *dashboard_routes(Embedding(embed)), *WRITES, *admin):
         described = document.operation(
             one.summary, one.answer, one.errors, body=one.body, arrow=one.arrow, query=one.query
         )
@@ -240,7 +240,7 @@ def create_app(
     async def start() -> RedirectResponse:
         return RedirectResponse("docs")
 
-    add_window(app)
+    add_dashboard(app)
     writes = [("post", one.full_path) for one in (*WRITES, *admin)] + [("delete", "/v1/collections/{name}")]
     errors = content_of(ErrorAnswer)
     secure = None if keys is None else partial(describe_security, writes=writes, errors=errors)

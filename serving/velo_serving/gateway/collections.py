@@ -15,13 +15,7 @@ from velo.options.columns import column_type
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
-from velo_serving.gateway.operations import (
-    CREATE_ERRORS,
-    PUBLISH_ERRORS,
-    SNAPSHOT_ERRORS,
-    Call,
-    Operation,
-)
+from velo_serving.gateway.operations import CREATE_ERRORS, PUBLISH_ERRORS, SNAPSHOT_ERRORS, Call, Operation
 from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query, took_ms
 from velo_serving.protocol.errors import AdminKeyError, MalformedBodyError, ProtocolError
 from velo_serving.protocol.types import Shape

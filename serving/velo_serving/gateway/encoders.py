@@ -55,10 +55,7 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
     if answer.hits.limited is not None:
         status["limited"] = answer.hits.limited.tolist()
     if answer.failures:
-        status["failures"] = [
-            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
-            for one in answer.failures
-        ]
+        status["failures"] = [one.to_dict() for one in answer.failures]
     return status
 
 

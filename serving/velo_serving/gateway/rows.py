@@ -136,10 +136,7 @@ def status_of(found: Found) -> dict[str, Any]:
         "shards_answered": found.shards_answered,
         "shards_total": found.shards_total,
         "partial": found.shards_answered < found.shards_total,
-        "failures": [
-            {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
-            for one in found.failures
-        ],
+        "failures": [one.to_dict() for one in found.failures],
     }
 
 

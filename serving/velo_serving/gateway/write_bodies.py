@@ -15,12 +15,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta, Struct
 
-from velo.errors import (
-    DtypeError,
-    DuplicateIdError,
-    InvalidArgumentError,
-    UnknownColumnError,
-)
+from velo.errors import DtypeError, DuplicateIdError, InvalidArgumentError, UnknownColumnError
 from velo_serving.gateway import bodies
 from velo_serving.gateway.errors import RequestError
 from velo_serving.gateway.logs import note

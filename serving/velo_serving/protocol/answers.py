@@ -15,10 +15,7 @@ from velo_serving.protocol.types import Answer, Hits, SearchRequest
 
 
 def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchResult | RangeResult:
-    failures = [
-        {"shard": one.shard, "type": one.failure.kind, "message": one.failure.message}
-        for one in answer.failures
-    ]
+    failures = [one.to_dict() for one in answer.failures]
     served = Served(took_ms, answer.shards_answered, answer.shards_total, failures)
     hits = with_rows(answer.hits)
     if request.radius is not None:

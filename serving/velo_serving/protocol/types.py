@@ -126,6 +126,9 @@ class ShardFailure:
     shard: str
     failure: Failure
 
+    def to_dict(self) -> dict[str, str]:
+        return {"shard": self.shard, "type": self.failure.kind, "message": self.failure.message}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:

@@ -25,13 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from velo.errors import (
-    BusyError,
-    DuplicateIdError,
-    InvalidArgumentError,
-    ReadOnlyError,
-    VeloError,
-)
+from velo.errors import BusyError, DuplicateIdError, InvalidArgumentError, ReadOnlyError, VeloError
 from velo.folder.shards import homes
 from velo_serving.protocol.errors import (
     BodyTooLargeError,

@@ -304,12 +304,7 @@ def decode_replies(head: bytes, body: bytes) -> tuple[list[int], list[Hits]]:
     message = decode(head, _Replies)
     rows, width = message.rows, message.width
     count = (1 + len(COSTS)) * rows
-    sizes = (
-        8 * count,
-        0 if message.names is not None else 8 * rows * width,
-        8 * rows,
-        4 * rows * width,
-    )
+    sizes = (8 * count, 0 if message.names is not None else 8 * rows * width, 8 * rows, 4 * rows * width)
     if min(rows, width) < 0 or sum(sizes) != len(body):
         raise ProtocolError(f"{rows} replies of {width} hits do not lie in {len(body)} bytes")
     numbers_and_costs = np.frombuffer(body, "<i8", count).reshape(1 + len(COSTS), rows)

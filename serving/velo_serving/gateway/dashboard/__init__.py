@@ -1,7 +1,7 @@
 """The dashboard at ``/ui``: its page, and the paths that only it needs."""
 
 from velo_serving.gateway.dashboard.embedding import Embedding
-from velo_serving.gateway.dashboard.pages import add_window
-from velo_serving.gateway.dashboard.routes import window_routes
+from velo_serving.gateway.dashboard.pages import add_dashboard
+from velo_serving.gateway.dashboard.routes import dashboard_routes
 
-__all__ = ["Embedding", "add_window", "window_routes"]
+__all__ = ["Embedding", "add_dashboard", "dashboard_routes"]

@@ -23,7 +23,7 @@ FILES: Final = {
 }
 
 #: What loads without a key: files that are the same everywhere, and tell nothing of any collection.
-WINDOW_PATHS: Final = ("/ui", "/ui/", *(f"/ui/{name}" for name in FILES))
+DASHBOARD_PATHS: Final = ("/ui", "/ui/", *(f"/ui/{name}" for name in FILES))
 
 
 #: Scripts, styles and requests of this server alone; no script can make markup of a text.
@@ -42,14 +42,14 @@ _HEADERS: Final = {
 }
 
 
-def add_window(app: FastAPI) -> None:
+def add_dashboard(app: FastAPI) -> None:
     texts = {name: (FOLDER / name).read_bytes() for name in FILES}
 
     def answer(name: str) -> Response:
         return Response(texts[name], media_type=FILES[name], headers=_HEADERS)
 
     @app.get("/ui", include_in_schema=False)
-    async def window() -> Response:
+    async def dashboard() -> Response:
         return answer("index.html")
 
     @app.get("/ui/{name}", include_in_schema=False)

@@ -113,7 +113,7 @@ class MapAnswer(Status, kw_only=True):
     shares: list[float]
 
 
-def window_routes(embedding: Embedding) -> tuple[Operation, ...]:
+def dashboard_routes(embedding: Embedding) -> tuple[Operation, ...]:
     async def info(call: Call, now: Generation) -> Looked:
         asked = parsed_lookup(InfoBody, call)
         found = await lookups.info(
