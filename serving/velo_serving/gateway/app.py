@@ -182,10 +182,13 @@ def create_app(
         post(path, answer, **described)
 
     def run(operation: Operation) -> Callable[..., Coroutine[Any, Any, Response]]:
-        async def answer(request: Request, name: str | None = None) -> Response:
-            return await gate.run(request, operation, None if name is None else backend.collection(name))
+        async def on_one(request: Request, name: str) -> Response:
+            return await gate.run(request, operation, backend.collection(name))
 
-        return answer
+        async def on_all(request: Request) -> Response:
+            return await gate.run(request, operation, None)
+
+        return on_one if operation.path else on_all
 
     admin = collections.administration(backend, keys is not None)
     for one in (*LOOKUPS, *dashboard_routes(Embedding(embed)), *WRITES, *admin):
