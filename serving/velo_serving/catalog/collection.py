@@ -218,10 +218,8 @@ def _read_index(folder: Path, name: str) -> Collection:
         manifest = _parse(content, folder / MANIFEST_FILE)
         rows = manifest.get("n")
     else:
-        what = (
-            f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is not a folder"
-        )
-        raise NotAnIndexError(f"{folder} {what}", file=str(folder))
+        why = f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is not a folder"
+        raise NotAnIndexError(f"{folder} {why}", file=str(folder))
     try:
         uuid = built_uuid(folder)
     except VeloError:

@@ -102,9 +102,8 @@ def _refusal(fault: str) -> RequestError:
                 message += f"; velo's is {word}"
     kind = next((kind for part, kind in _KINDS.items() if part in message), "RequestError")
     message = re.sub("`([^`]*)`", _in_words, message)
-    return RequestError(
-        f"{path}: {message[:1].lower()}{message[1:]}" if path else message, path=path, kind=kind
-    )
+    text = f"{path}: {message[:1].lower()}{message[1:]}" if path else message
+    return RequestError(text, path=path, kind=kind)
 
 
 def _in_words(types: re.Match[str]) -> str:

@@ -101,9 +101,7 @@ class _LocalLauncher:
 
     def start(self, about: About) -> dict[Place, LocalChannel]:
         version = about.collection.version
-        return {
-            place: LocalChannel(Shard(spec, self._opener), version) for place, spec in about.specs().items()
-        }
+        return {at: LocalChannel(Shard(spec, self._opener), version) for at, spec in about.specs().items()}
 
     def healths(
         self,

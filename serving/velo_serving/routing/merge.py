@@ -49,9 +49,8 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
     distances = np.concatenate([part.distances for part in parts], axis=1)
     valid = np.concatenate([is_hit(part) for part in parts], axis=1)
     ids_are_int = all(part.ids.dtype.kind == "i" for part in parts)
-    ids: IdArray = np.concatenate(
-        [part.ids if ids_are_int else part.ids.astype(object) for part in parts], axis=1
-    )
+    each: list[IdArray] = [part.ids if ids_are_int else part.ids.astype(object) for part in parts]
+    ids: IdArray = np.concatenate(each, axis=1)
     if ids_are_int:
         order = np.lexsort((ids, distances, ~valid), axis=-1)[:, :k]
     else:

@@ -207,10 +207,7 @@ class ShardQueue:
 
     @property
     def queries(self) -> int:
-        light, heavy = self._loads
-        return (
-            light.queries_waiting + light.queries_in_flight + heavy.queries_waiting + heavy.queries_in_flight
-        )
+        return sum(load.queries_waiting + load.queries_in_flight for load in self._loads)
 
     def wait_s(self, heavy: bool) -> float:
         """The expected wait of a new request; zero if unknown."""

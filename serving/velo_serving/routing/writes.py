@@ -184,10 +184,8 @@ async def _of_all(router: Router, request: WriteRequest, deadline: float) -> Wro
     wrote = _wrote(router, request, replies)
     if request.ids is None:
         return wrote
-    distinct = (
-        len(np.unique(request.ids)) if isinstance(request.ids, np.ndarray) else len(request.ids.unique())
-    )
-    return dataclasses.replace(wrote, missing=max(0, distinct - wrote.rows))
+    unique = np.unique(request.ids) if isinstance(request.ids, np.ndarray) else request.ids.unique()
+    return dataclasses.replace(wrote, missing=max(0, len(unique) - wrote.rows))
 
 
 async def _spread(router: Router, request: WriteRequest, rows: RowFormat, deadline: float) -> Wrote:
