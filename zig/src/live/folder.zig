@@ -1630,6 +1630,8 @@ pub fn Live(comptime Store: type) type {
                 // the manifest is there for good.
                 try diagnostics.sync_folder(self.store, ".", diagnostic);
                 self.wal = self.store.open_file(self.wal_name.?, .read_write) catch |err| return file_error(diagnostic, self.wal_name.?, "open", err);
+                // The device may still hold a record of a call that failed, which only the page cache has lost.
+                self.store.sync(self.wal.?) catch |err| return file_error(diagnostic, self.wal_name.?, "sync", err);
                 self.synced_offset = self.position.offset;
                 self.synced_sequence = self.sequence;
                 self.wal_begin = self.position.offset;
