@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import PAGES, PAGES_LEAST, RUNGS, budget_of
+from tests.rungs import PAGES, PAGES_LEAST, RUNGS, Rung, budget_of
 from velo import errors
 from velo.options import links_steps
 from velo.testing import synthetic_metadata, synthetic_vectors
 
-ROWS = 3_000
+ROWS = 2_000
 DIM = 32
 FILES = (
     "codes.bin",
@@ -33,43 +33,55 @@ FILES = (
 )
 
 
+#: Codes of four bits with links in pages; codes of one bit with codes of pages, without links there.
 BUILT = (RUNGS[3], RUNGS[10])
+each_index = pytest.mark.parametrize("rung", BUILT, ids=str)
 each_file = pytest.mark.parametrize(
-    ("sound", "name"),
+    ("rung", "name"),
     [(rung, name) for rung in BUILT for name in FILES if rung.page_codes or name != "page_codes.bin"],
-    indirect=["sound"],
     ids=str,
 )
 
 
-@pytest.fixture(scope="module", params=BUILT, ids=str)
-def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Codes of four bits and links in pages; codes of one bit, of pages, too, and no links there."""
-    path = tmp_path_factory.mktemp("sound") / "i"
-    velo.build(
-        path,
-        synthetic_vectors(ROWS, DIM),
-        ids=[f"v{number}" for number in range(ROWS)],
-        metadata=synthetic_metadata(ROWS),
-        store_vectors=True,
-        degree=24,
-        links_kept=16,
-        threads=2,
-        **request.param.build,
-    ).close()
-    return path
+class Sound:
+    """An undamaged index and its budgets."""
+
+    def __init__(self, path: Path, rung: Rung) -> None:
+        self.path = path
+        velo.build(
+            path,
+            synthetic_vectors(ROWS, DIM),
+            ids=[f"v{number}" for number in range(ROWS)],
+            metadata=synthetic_metadata(ROWS),
+            store_vectors=True,
+            degree=24,
+            links_kept=16,
+            threads=2,
+            **rung.build,
+        ).close()
+        with velo.open(path, threads=1) as index:
+            info = index.info()
+        others = [0] if info["page_links"] else [PAGES, PAGES_LEAST] if info["page_codes"] else []
+        least = [budget_of(path, links) for links in (16, 8, *links_steps(shared=True), *others)]
+        pages = (path / "pages.bin").stat().st_size
+        #: One for each rung of this index, one for some cached pages, and one for all.
+        self.budgets = [*least, least[0] + pages // 2, least[0] + 2 * pages]
 
 
 @pytest.fixture(scope="module")
-def budgets(sound: Path) -> list[int]:
-    """One for each rung that this index has."""
-    with velo.open(sound, threads=1) as index:
-        info = index.info()
-    others = [0] if info["page_links"] else [PAGES, PAGES_LEAST] if info["page_codes"] else []
-    least = [budget_of(sound, links) for links in (16, 8, *links_steps(shared=True), *others)]
-    # Beside all links some pages, or all.
-    pages = (sound / "pages.bin").stat().st_size
-    return [*least, least[0] + pages // 2, least[0] + 2 * pages]
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[Rung, Sound]:
+    """Both indexes. Parameters of a fixture would build them again for each test."""
+    return {rung: Sound(tmp_path_factory.mktemp("sound") / "i", rung) for rung in BUILT}
+
+
+@pytest.fixture
+def sound(built: dict[Rung, Sound], rung: Rung) -> Path:
+    return built[rung].path
+
+
+@pytest.fixture
+def budgets(built: dict[Rung, Sound], rung: Rung) -> list[int]:
+    return built[rung].budgets
 
 
 @pytest.fixture
@@ -82,6 +94,7 @@ def opened_and_verified(path: Path, memory: int | None = None) -> None:
         index.verify()
 
 
+@each_index
 def test_these_are_all_files(sound: Path) -> None:
     names = {entry.name for entry in sound.iterdir()}
     assert names | {"page_codes.bin"} == set(FILES)
@@ -140,6 +153,7 @@ def test_a_missing_file_is_noticed(name: str, copy: Path) -> None:
         opened_and_verified(copy)
 
 
+@each_index
 def test_a_newer_version_is_told_apart_from_damage(copy: Path) -> None:
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["format_version"] = 99
@@ -163,6 +177,7 @@ def test_what_is_no_index(tmp_path: Path) -> None:
         velo.open(tmp_path)
 
 
+@each_index
 def test_a_search_that_reads_a_damaged_page_names_it(copy: Path, budgets: list[int]) -> None:
     whole = bytearray((copy / "pages.bin").read_bytes())
     for place in range(0, len(whole), 64):
@@ -175,6 +190,7 @@ def test_a_search_that_reads_a_damaged_page_names_it(copy: Path, budgets: list[i
         assert caught.value.file == "pages.bin"
 
 
+@each_index
 def test_only_the_damaged_page_fails_a_search(copy: Path, budgets: list[int]) -> None:
     """Damage to one page: queries that do not read it are answered, one that does names it."""
     size = json.loads((copy / "manifest.json").read_text())["page_size"]
