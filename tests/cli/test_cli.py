@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import velo
+from velo.cli import demo
 from velo.cli.app import app
 from velo.formats import write_truth, write_vectors
 from velo.testing import brute_force, synthetic_metadata, synthetic_vectors
@@ -349,7 +351,7 @@ def test_errors_are_one_line(
 
 
 def test_an_interrupt_is_130(files: Path, tmp_path: Path) -> None:
-    write_vectors(tmp_path / "large.fbin", synthetic_vectors(100_000, 64))
+    write_vectors(tmp_path / "large.fbin", synthetic_vectors(40_000, 64))
     process = subprocess.Popen(
         [sys.executable, "-m", "velo", "build", tmp_path / "large.fbin", tmp_path / "i", "--degree", "64"],
         stderr=subprocess.PIPE,
@@ -386,7 +388,7 @@ def test_serve_answers_and_stops(built: Path) -> None:
     assert process.returncode in (0, 130)
 
 
-def test_demo() -> None:
+def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("demo", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -394,6 +396,9 @@ def test_demo() -> None:
     assert plain["recall"] >= 0.95
     assert filtered["recall"] >= 0.90
     assert filtered["reads"] < late["reads"]
+    whole = demo._sample()
+    few = dataclasses.replace(whole, base=whole.base[:2_000], labels=whole.labels[:2_000])
+    monkeypatch.setattr(demo, "_sample", lambda: few)
     shown = run("demo")
     assert "recall@10" in shown.stdout
     assert "no filter" in shown.stdout

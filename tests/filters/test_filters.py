@@ -247,7 +247,7 @@ def test_dicts_that_are_wrong_say_where(
     assert caught.value.argument == "filter"
 
 
-@pytest.mark.parametrize("depth", [65, 1000, 100_000])
+@pytest.mark.parametrize("depth", [65, 1000, 20_000])
 def test_deep_nesting_is_an_error_and_no_crash(depth: int) -> None:
     for wrap in (
         lambda inner: {"$not": inner},
@@ -295,7 +295,7 @@ def test_json_that_is_not(world: Any) -> None:
 def test_many_conditions_are_refused_and_many_values_are_not(world: Any) -> None:
     with pytest.raises(FilterError, match="isin"):
         Or(tuple(col("int64") == i for i in range(filters.NODES_MAX)))
-    wide = list(range(0, 2_000_000, 2))
+    wide = list(range(0, 400_000, 2))
     np.testing.assert_array_equal(
         world.passing(col("int64").isin(wide)),
         world.passing((col("int64") >= 0) & ~col("int64").isin([1, 3, 5, 7, 9])),

@@ -150,7 +150,7 @@ def test_nothing_is_no_condition(text: str) -> None:
         from_sql(text)
 
 
-@pytest.mark.parametrize("depth", [66, 1000, 20_000])
+@pytest.mark.parametrize("depth", [66, 1000, 10_000])
 def test_deep_nesting_is_an_error_and_no_crash(depth: int) -> None:
     for text in (
         "(" * depth + "a = 1" + ")" * depth,
@@ -170,8 +170,8 @@ def test_long_is_not_deep() -> None:
         from_sql(" OR ".join(["a = 1"] * 5000))
     with pytest.raises(FilterError, match="above the limit"):
         from_sql("a IN (" + ", ".join(["1234567"] * 200_000) + ")")
-    many = from_sql("a IN (" + ", ".join(map(str, range(50_000))) + ")")
-    assert many == a.isin(range(50_000))
+    many = from_sql("a IN (" + ", ".join(map(str, range(10_000))) + ")")
+    assert many == a.isin(range(10_000))
 
 
 def test_texts_that_are_not_text() -> None:
