@@ -157,7 +157,7 @@ pub fn build(b: *std.Build) void {
     } });
     const optimize = b.standardOptimizeOption(.{});
     const filters = b.args orelse &.{};
-    const long = b.option(bool, "long", "Tests make all simulated worlds and runs under faults (zig/src/sim/worlds.zig)") orelse false;
+    const long = b.option(bool, "long", "Tests of every room also under ThreadSanitizer, and all simulated worlds and runs under faults (zig/src/sim/worlds.zig)") orelse false;
     var builder = Builder{
         .b = b,
         .target = target,
@@ -193,38 +193,54 @@ pub fn build(b: *std.Build) void {
     const map = builder.modules();
     for (rooms) |room| add_test(b, test_all, b.fmt("test-{s}", .{room.name}), room.name, map.get(room.name).?, filters, .{ .long = long });
 
-    // Simulated worlds as the library ships: what takes long runs several times as fast (zig/src/sim/worlds.zig).
+    // Simulated worlds as the library ships, several times as fast as in Debug (zig/src/sim/worlds.zig). Their compilation takes
+    // longer than the worlds of a short run, which test-sim makes.
     var shipped = builder;
     shipped.optimize = .ReleaseSafe; // as the library ships
     const worlds: []const []const u8 = if (filters.len > 0) filters else &.{ "world", "thousands" };
-    add_test(b, test_all, "test-worlds", "sim", shipped.modules().get("sim").?, worlds, .{ .long = long });
+    add_test(b, if (long) test_all else null, "test-worlds", "sim", shipped.modules().get("sim").?, worlds, .{ .long = long });
 
-    // ThreadSanitizer over the rooms in which threads meet. Where most tests have one thread alone, those of several have the
-    // word in their names (tests/native/test_zig_test_names.py).
+    // ThreadSanitizer over tests in which threads meet; these have the word in their names (tests/native/test_zig_test_names.py).
+    // A short run has the rooms whose locks and atomics every search and every write passes.
     builder.sanitize_thread = true;
     const tsan_all = b.step("tsan", "Run the tests in which threads meet under ThreadSanitizer");
     const tsan_map = builder.modules();
-    for ([_][]const u8{ "cache", "filter", "graph", "live" }) |name|
-        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, if (filters.len > 0) filters else &.{"threads"}, .{ .long = long, .tsan = true });
-    for ([_][]const u8{ "io", "search", "sim" }) |name|
-        add_test(b, tsan_all, b.fmt("tsan-{s}", .{name}), name, tsan_map.get(name).?, filters, .{ .long = long, .tsan = true });
+    for ([_]struct { name: []const u8, short: bool, all_tests: bool }{
+        .{ .name = "cache", .short = true, .all_tests = false },
+        .{ .name = "filter", .short = false, .all_tests = false },
+        .{ .name = "graph", .short = false, .all_tests = false },
+        .{ .name = "live", .short = true, .all_tests = false },
+        .{ .name = "io", .short = true, .all_tests = true },
+        .{ .name = "search", .short = false, .all_tests = true },
+        .{ .name = "sim", .short = true, .all_tests = long },
+    }) |room| {
+        const names: []const []const u8 = if (filters.len > 0) filters else if (room.all_tests) &.{} else &.{"threads"};
+        const all = if (long or room.short) tsan_all else null;
+        add_test(b, all, b.fmt("tsan-{s}", .{room.name}), room.name, tsan_map.get(room.name).?, names, .{ .long = long, .tsan = true });
+    }
 }
 
 const How = struct { long: bool, tsan: bool = false };
 
-fn add_test(b: *std.Build, all: *std.Build.Step, step_name: []const u8, room: []const u8, module: *std.Build.Module, filters: []const []const u8, how: How) void {
+fn add_test(b: *std.Build, all: ?*std.Build.Step, step_name: []const u8, room: []const u8, module: *std.Build.Module, filters: []const []const u8, how: How) void {
     if (std.mem.eql(u8, room, "capi")) {
         const options = b.addOptions();
         options.addOption(bool, "simulated", false);
         module.addOptions("build_options", options);
     }
-    const t = b.addTest(.{ .name = step_name, .root_module = module, .filters = filters, .use_llvm = true });
+    // Zig's own backend, for Debug on x86-64, compiles in a tenth of the time. Its code is slower: rooms whose tests compute for
+    // long take less time through LLVM.
+    const computes = for ([_][]const u8{ "quant", "graph", "index", "sim" }) |name| {
+        if (std.mem.eql(u8, room, name)) break true;
+    } else false;
+    const use_llvm = computes or how.tsan or module.optimize.? != .Debug or module.resolved_target.?.result.cpu.arch != .x86_64;
+    const t = b.addTest(.{ .name = step_name, .root_module = module, .filters = filters, .use_llvm = use_llvm });
     const run = b.addRunArtifact(t);
     if (how.long) run.setEnvironmentVariable("VELO_LONG", "1");
     if (how.tsan) run.setEnvironmentVariable("TSAN_OPTIONS", "halt_on_error=1");
     const step = b.step(step_name, b.fmt("Run {s}: tests of the room {s}", .{ step_name, room }));
     step.dependOn(&run.step);
-    all.dependOn(&run.step);
+    if (all) |every| every.dependOn(&run.step);
     const install = b.addInstallArtifact(t, .{});
     b.step(b.fmt("install-{s}", .{step_name}), "Install this test binary (for valgrind, perf)").dependOn(&install.step);
 }

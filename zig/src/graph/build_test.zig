@@ -196,7 +196,7 @@ test "on a grid every point is linked to the points beside it" {
 test "walks find the ten nearest of queries that are not in a graph built by two threads" {
     for ([_]u64{ 1, 2 }) |seed| {
         errdefer std.debug.print("seed {}\n", .{seed});
-        var points = try FloatDistances.gaussian(4000, 100, 12, seed);
+        var points = try FloatDistances.gaussian(2500, 100, 12, seed);
         defer points.deinit();
         var graph = try build(&points, .{ .degree = 24, .list_size = 60, .threads = 2, .seed = seed });
         defer graph.deinit(testing.allocator);
@@ -234,7 +234,7 @@ test "pruning order: the first links alone still lead to the neighbors" {
 }
 
 test "codes of the quant room build as well as floats" {
-    const n = 3000;
+    const n = 1500;
     const dim = 32;
     var points = try FloatDistances.gaussian(n, 100, dim, 8);
     defer points.deinit();
@@ -298,7 +298,7 @@ test "no, one, two and a few points, and fewer points than the degree" {
 }
 
 test "identical vectors: built, filled, reachable, searchable" {
-    var points = try FloatDistances.identical(20_000, 4);
+    var points = try FloatDistances.identical(6000, 4);
     defer points.deinit();
     var progress: std.atomic.Value(u64) = .init(0);
     var graph = try build(&points, .{ .degree = 16, .list_size = 32, .threads = 2, .progress = &progress });

@@ -189,7 +189,7 @@ test "whatever is gone and whatever is new, threads make a sound graph and every
     errdefer std.debug.print("seed={d}\n", .{seed});
     const options: BuildOptions = .{ .degree = 12, .list_size = 30, .seed = 5 };
     var prng = base.Prng.init(seed);
-    for ([_]u32{ 0, 1, 700, 1400, 1498, 1499, 1500 }) |count| {
+    for ([_]u32{ 0, 1, 700, 1499, 1500 }) |count| {
         for ([_]u32{ 1, 3 }) |threads| {
             var world = try World.init(seed);
             defer world.deinit();

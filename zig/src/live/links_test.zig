@@ -107,10 +107,10 @@ test "walks find what scans find, of every metric, type and share of dead rows" 
     errdefer std.debug.print("seed {d}\n", .{seed});
     for (std.enums.values(scan.Metric)) |metric| for (std.enums.values(scan.Dtype)) |dtype| for (std.enums.values(World.Kind)) |kind| {
         errdefer std.debug.print("{t} {t} {t}\n", .{ metric, dtype, kind });
-        var world = try World.init(.{ .dim = 12, .metric = metric, .dtype = dtype }, 1000, kind, seed);
+        var world = try World.init(.{ .dim = 12, .metric = metric, .dtype = dtype }, 500, kind, seed);
         defer world.deinit();
         world.link();
-        try std.testing.expectEqual(1000, world.delta.links.linked.raw);
+        try std.testing.expectEqual(500, world.delta.links.linked.raw);
         var walk = try Walk.init(allocator, &world.delta.links, world.shape, world.rows, world.rows, 100);
         defer walk.deinit();
         for ([_]u64{ 0, 50, 90 }) |deleted_percent| {
@@ -146,7 +146,7 @@ test "every row that is linked can be reached from the first, and is found by it
     errdefer std.debug.print("seed {d}\n", .{seed});
     for (std.enums.values(scan.Metric)) |metric| for (std.enums.values(World.Kind)) |kind| {
         errdefer std.debug.print("{t} {t}\n", .{ metric, kind });
-        var world = try World.init(.{ .dim = 3, .metric = metric, .dtype = .f32 }, 3000, kind, seed);
+        var world = try World.init(.{ .dim = 3, .metric = metric, .dtype = .f32 }, 1200, kind, seed);
         defer world.deinit();
         world.link();
         const links = &world.delta.links;
@@ -258,7 +258,7 @@ test "within what is known elsewhere a search finds the same and looks at fewer 
 }
 
 test "threads walk over rows while another links some" {
-    var world = try World.init(.{ .dim = 8, .metric = .cosine, .dtype = .f32 }, 4000, .copies, 11);
+    var world = try World.init(.{ .dim = 8, .metric = .cosine, .dtype = .f32 }, 1500, .copies, 11);
     defer world.deinit();
     const Reader = struct {
         fn run(links: *const Links, shape: scan.Shape, records: []const *delta_room.Record, ended: *const std.atomic.Value(bool), failed: *std.atomic.Value(bool), seed: u64) void {

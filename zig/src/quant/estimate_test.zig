@@ -27,7 +27,7 @@ const Sample = struct {
     ratios: []u16,
     codes: encode.Codes,
 
-    /// Coded around so many centers; 0 is the origin alone.
+    /// Number of centers; 0 is the origin alone.
     fn init(params: encode.CodeParams, rows: []const f32, center_count: u32) !Sample {
         return init_form(params, rows, center_count, .distance);
     }
@@ -214,7 +214,7 @@ test "estimates equal their definition: both halves of the code, pages, single r
 test "over many rotations estimates are unbiased, and inside their error bars as often as promised" {
     const dim_in = 120;
     const n = 24;
-    const seeds = 120;
+    const seeds = 60;
     var prng = base.Prng.init(17);
     var raw: [(n + 1) * dim_in]f32 = undefined;
     fill(&prng, &raw, dim_in);

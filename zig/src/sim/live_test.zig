@@ -326,7 +326,7 @@ fn fail_once_live(store: *SimulatedStore) void {
 
 test "old names stay until the root is there for good, where the sync of its rename had failed" {
     const allocator = std.testing.allocator;
-    for (0..40) |seed| for (0..8) |at| {
+    for (0..15) |seed| for (0..8) |at| {
         var store: SimulatedStore = .init(std.heap.c_allocator, seed);
         defer store.deinit();
         try make_index(allocator, &store);

@@ -159,7 +159,7 @@ fn ask(segments: *const Segments, only: ?usize, exact: bool, answers: *Answers) 
     for (answers.outcomes) |outcome| try testing.expectEqual(.ok, outcome);
 }
 
-test "parts are found in as one index would be, in as many rounds" {
+test "several segments are searched as one index would be, in as many rounds" {
     for (std.enums.values(search.Plan)) |plan| {
         var segments: Segments = undefined;
         try segments.init(5, 0, plan); // neighbors lie on many pages
@@ -202,7 +202,7 @@ test "parts are found in as one index would be, in as many rounds" {
     }
 }
 
-test "thousands of runs of several parts under faults: the right answer or an error, and each part closes" {
+test "thousands of runs of several segments under faults, on several threads: the right answer or an error, and each segment closes" {
     var segments: Segments = undefined;
     try segments.init(6, 2, .links_in_memory);
     defer segments.deinit();

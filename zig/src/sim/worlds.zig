@@ -1,11 +1,11 @@
-//! How many simulated worlds a run of tests makes, and which. As it ships, the library runs them several times as fast as in
-//! Debug: there all of them are made (`zig build test-worlds -Dlong`), and some in Debug and under ThreadSanitizer. A short
-//! run makes a part of each. Every run makes others: they follow from its seed.
+//! Numbers and seeds of simulated worlds. The library as it ships runs all of them (`zig build test-worlds -Dlong`), since it is
+//! several times as fast as in Debug; Debug and ThreadSanitizer run some. A short run has a quarter of each. Every run makes
+//! others: they follow from its seed.
 const std = @import("std");
 const builtin = @import("builtin");
 
-/// How many of what a long run makes `most` of as the library ships, and `under_tsan` under ThreadSanitizer; or so many as a
-/// variable of the environment says.
+/// The number of runs, if a long run has `most` as the library ships and `under_tsan` under ThreadSanitizer; the environment
+/// variable `dial` overrides it.
 pub fn count(most: u64, under_tsan: u64, dial: []const u8) u64 {
     const in_mode = if (builtin.sanitize_thread) under_tsan else if (builtin.mode == .Debug) most / 10 else most;
     const default = if (is_long()) in_mode else in_mode / 4;
