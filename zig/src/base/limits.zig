@@ -39,8 +39,8 @@ pub const Range = struct {
     }
 };
 
-/// By the names of the arguments, as `velo_limit` of velo.h has them: a test compares the two. Whatever lies outside is
-/// refused, nothing is clamped.
+/// By the names of the arguments in `velo_limit` of velo.h; a test compares the two. Values outside are refused, none is
+/// clamped.
 pub const ranges = struct {
     pub const dim: Range = .{ .min = 1, .max = dim_max };
     /// The code alone could have `memory_bits_max`; the kernels of a search know these.

@@ -33,7 +33,7 @@ pub const Options = struct {
     }
 };
 
-/// The counters are halved once queries have wanted so many pages for each page.
+/// The counters are halved once queries have wanted this many pages per cached page.
 const uses_per_page = 10;
 /// Cached pages that one insertion compares its page with, and pages among which it looks for them.
 const compared = 8;

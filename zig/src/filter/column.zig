@@ -1,7 +1,6 @@
 //! Columns that filters look at: their values, and postings of them.
 const std = @import("std");
 const base = @import("base");
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
 const posting_room = @import("posting.zig");
 const assert = std.debug.assert;
 const Posting = posting_room.Posting;
@@ -93,8 +92,8 @@ pub inline fn load_bits(bytes: [*]const u8, first: u64, count: usize) u64 {
 
 const AddError = error{ InvalidArgument, OutOfMemory };
 
-/// One bit of 64 for a value; a list's signature has the bits of its elements. Where a wanted bit is missing, so is
-/// the value: most lists are turned down by one look at 8 bytes, without a walk to their offsets and elements.
+/// One bit of 64 for a value; a list's signature has the bits of its elements. A missing bit proves that the
+/// value is missing: most lists are rejected by 8 bytes, without reading their offsets and elements.
 pub inline fn signature_bit(value: anytype) u64 {
     const hashed = @as(u64, @bitCast(@as(i64, value))) *% 0x9e37_79b9_7f4a_7c15;
     return @as(u64, 1) << @intCast(hashed >> 58);
@@ -648,3 +647,31 @@ test "bits are read from any position and none beyond the last" {
         }
     }
 }
+
+pub const Diagnostic = struct {
+    message_buffer: [512]u8 = undefined,
+    message_len: usize = 0,
+    file_buffer: [256]u8 = undefined,
+    file_len: usize = 0,
+
+    /// The file that it is about, where there is one.
+    pub fn file(self: *const Diagnostic) []const u8 {
+        return self.file_buffer[0..self.file_len];
+    }
+
+    pub fn in_file(self: *Diagnostic, name: []const u8, comptime format: []const u8, args: anytype) void {
+        self.file_len = @min(name.len, self.file_buffer.len);
+        @memcpy(self.file_buffer[0..self.file_len], name[0..self.file_len]);
+        self.say("{s} " ++ format, .{name} ++ args);
+    }
+
+    pub fn message(self: *const Diagnostic) []const u8 {
+        return self.message_buffer[0..self.message_len];
+    }
+
+    pub fn say(self: *Diagnostic, comptime format: []const u8, args: anytype) void {
+        var writer: std.Io.Writer = .fixed(&self.message_buffer);
+        writer.print(format, args) catch {}; // a message cut short still says most of it
+        self.message_len = writer.end;
+    }
+};

@@ -9,14 +9,13 @@ pub const ColumnType = column.ColumnType;
 pub const Columns = column.Columns;
 pub const Filter = predicate.Filter;
 pub const CompileError = predicate.CompileError;
-pub const Diagnostic = @import("diagnostic.zig").Diagnostic;
+pub const Diagnostic = @import("column.zig").Diagnostic;
 pub const Matches = predicate.Matches;
 pub const program = @import("program.zig");
 pub const write_postings = @import("postings_writer.zig").write;
 
 test {
     _ = @import("filter_test.zig");
-    _ = @import("refused_test.zig");
     _ = column;
     _ = predicate;
     _ = program;

@@ -7,7 +7,7 @@
 const std = @import("std");
 const column_room = @import("column.zig");
 const program = @import("program.zig");
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Diagnostic = @import("column.zig").Diagnostic;
 const PartError = column_room.PartError;
 const Column = column_room.Column;
 const Columns = column_room.Columns;
@@ -146,7 +146,7 @@ pub const Leaf = struct {
     found: ?Found = null,
     operands: Operands,
     passes: *const fn (leaf: *const Leaf, row: usize) bool,
-    /// Rows first..first + count, of which only those in `alive` matter; a subset of `alive` comes back.
+    /// Rows first..first + count; only those in `alive` matter, and a subset of `alive` comes back.
     word: *const fn (leaf: *const Leaf, first: usize, count: usize, alive: u64) u64,
     gather: *const fn (leaf: *const Leaf, rows: []const u32, alive: u64) u64,
 

@@ -5,7 +5,7 @@ const base = @import("base");
 const column_room = @import("column.zig");
 const Column = column_room.Column;
 const Columns = column_room.Columns;
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Diagnostic = @import("column.zig").Diagnostic;
 const Filter = @import("predicate.zig").Filter;
 const Writer = @import("random_table_test.zig").Writer;
 const write_postings = @import("postings_writer.zig").write;
@@ -13,8 +13,8 @@ const write_postings = @import("postings_writer.zig").write;
 /// No multiple of 64: the last word of bits has some that are no rows.
 const n = 40_019;
 
-/// `few` has 13 values, 12 of them so frequent that they are bits, `unique` n, `price` floats among which NaN, `tags` lists of tokens of which small ones are
-/// frequent, `wide` lists of int64.
+/// `few` has 13 values, 12 of them frequent enough to be bits, `unique` has n; `price` has floats and NaN, `tags` lists of
+/// tokens, most of them small, `wide` lists of int64.
 const Table = struct {
     arena: std.heap.ArenaAllocator,
     columns: Columns,

@@ -2,8 +2,8 @@
 //! null is null, and only what is true passes. leaf.zig says how two values become enough.
 //!
 //! Two forms come out of the tree: steps with two exits each, for one vertex at a time with as few tests as can be;
-//! and the tree itself, for 64 rows or vertices at a time. What the columns' postings know (leaf.zig) makes three things
-//! cheap: counts (estimate.zig), and all rows that pass, as a list where they are few or as bits (resolve.zig).
+//! and the tree itself, for 64 rows or vertices at a time. Postings of the columns (leaf.zig) make three things cheap:
+//! counts (estimate.zig), and all rows that pass, as a list of few or as bits (resolve.zig).
 const std = @import("std");
 const assert = std.debug.assert;
 const base = @import("base");
@@ -13,7 +13,7 @@ const program = @import("program.zig");
 const resolving = @import("resolve.zig");
 const tree = @import("leaf.zig");
 const Columns = column_room.Columns;
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Diagnostic = @import("column.zig").Diagnostic;
 const Gathered = tree.Gathered;
 const Leaf = @import("leaf.zig").Leaf;
 const Neighbors = tree.Neighbors;
@@ -88,8 +88,8 @@ pub const Filter = struct {
         return self;
     }
 
-    /// A filter that passes the rows of `inner` that are in `rows`, a mask: a filter over data of which some rows are dead. Both must outlive it. Nothing
-    /// is copied before somebody asks for all matches.
+    /// A filter that passes the rows of `inner` that are also in the mask `rows`, for data with dead rows. Both must outlive it. Nothing
+    /// is copied before a call asks for all matches.
     pub fn restrict(alloc: std.mem.Allocator, inner: *Filter, rows: *const Filter) error{ InvalidArgument, OutOfMemory }!*Filter {
         const words = rows.bits.load(.acquire) orelse return error.InvalidArgument;
         if (rows.row_count != inner.row_count) return error.InvalidArgument;
@@ -208,8 +208,8 @@ pub const Filter = struct {
         return self.bits.load(.acquire) != null;
     }
 
-    /// All passing vertices, ascending. Where postings say that they are few this makes a list of them and no set of
-    /// n bits: what a scan of tiny matches wants. Any thread.
+    /// All passing vertices, ascending. If postings say that they are few, this makes a list of them instead of a set of
+    /// n bits, for scans of few matches. Any thread.
     pub fn matches(self: *Filter) error{OutOfMemory}!Matches {
         const set = if (self.has_set.load(.acquire)) self.set.? else blk: {
             self.lock.lock();

@@ -1,4 +1,4 @@
-//! A predicate program as bytes, and the tree it stands for. Little-endian; positions below are in bytes.
+//! A predicate program as bytes, and its tree. Little-endian; positions below are in bytes.
 //!
 //!   OFFSET  SIZE
 //!   0       4     magic "VFLT"
@@ -17,7 +17,7 @@
 //! and pushes one. One is left at the end.
 const std = @import("std");
 const column_room = @import("column.zig");
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
+const Diagnostic = @import("column.zig").Diagnostic;
 const ColumnType = column_room.ColumnType;
 const Column = column_room.Column;
 const Columns = column_room.Columns;

@@ -39,7 +39,7 @@ const word_ns = 0.5;
 const row_ns = 0.5; // times a leaf's cost, rows in a row
 const asked_row_ns = 8; // times a leaf's cost, rows anywhere
 
-/// As a list where it is at most one row in so many: 4 bytes a row against n / 8 bytes.
+/// A set is a list if it has at most one row in this many: 4 bytes a row against n / 8 bytes.
 const list_share = 64;
 /// Sorting a list of rows takes longer than setting bits, so there are fewer.
 const sorted_list_share = 1024;

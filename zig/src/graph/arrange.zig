@@ -13,7 +13,7 @@ const Placement = @import("types.zig").Placement;
 const links_max = 32;
 /// Rounds of exchanging pages between two halves.
 const rounds_max = 20;
-/// Ranges of so many pages keep the order in which they were filled.
+/// Ranges of at most this many pages keep the order in which they were filled.
 const range_min = 4;
 /// The weight of an edge that leaves the range, toward the half on its side.
 const outside_weight = 0.25;

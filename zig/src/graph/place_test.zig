@@ -223,7 +223,7 @@ test "records share a color when they are within the threshold of its first reco
         const page = placed.placement.page(index);
         for (page.from..page.to) |record| {
             colored += @intFromBool(colors[record] != 0);
-            // The first record of its color on the page; a record without a color stands for itself.
+            // The first record of its color on the page; a record without a color counts as its own.
             const leader = for (page.from..record) |earlier| {
                 if (colors[record] != 0 and colors[earlier] == colors[record]) break earlier;
             } else record;

@@ -62,7 +62,7 @@ pub const PlaceOptions = struct {
 pub const Graph = struct {
     n: u32,
     degree_max: u32,
-    /// n rows of `degree_max` places, of which the first `degrees[v]` count; those that serve navigation over few links first (prune.zig).
+    /// n rows of `degree_max` places, the first `degrees[v]` of them in use; those that serve navigation over few links first (prune.zig).
     neighbors: []u32,
     degrees: []u16,
     /// The start of searches.

@@ -64,7 +64,7 @@ const Nobody = struct {
     pub fn save(_: *Nobody, _: *const Insertion) error{NotKept}!void {}
 };
 
-/// Rounds between which a keeper is asked: about so many a build, but not of fewer or more vertices than these.
+/// Rounds of a build, between which its work is kept: about `rounds`, each of `round_min` to `round_max` vertices.
 const rounds = 64;
 const round_min = 256;
 const round_max = 8192;
@@ -132,8 +132,8 @@ fn Builder(comptime Distances: type) type {
         tools: []Tools,
         cursor: std.atomic.Value(u32) = .init(0),
         limit: u32 = 0,
-        /// In a graph that is begun: so many of `order` were there from the beginning, and lists may lead to vertices that
-        /// are still to be inserted.
+        /// In a graph with a former one: vertices of `order` that were there from the beginning. Lists may lead to vertices
+        /// that are still to be inserted.
         stayed: u32 = 0,
         stop_requested: std.atomic.Value(bool) = .init(false),
 

@@ -8,8 +8,8 @@ pub const threads_max = base.limits.ranges.threads.max;
 /// The number of working threads, and their way of sharing processors with others.
 pub const Crew = struct {
     threads: u32,
-    /// They run while processors have nothing else to do: who has a query waits for none of them. Where nothing is left to
-    /// them for a while the caller works, too, with the priority that it has, so that there is always an end.
+    /// They run while processors have nothing else to do, so no query waits for them. If nothing is left to them for a
+    /// while, the caller works too, at its own priority, so the work always ends.
     gives_way: bool = false,
 
     pub fn of(options: anytype) Crew {

@@ -36,7 +36,7 @@ pub fn open_pages(path: [:0]const u8, direct: bool) posix.OpenError!Pages {
                 if (direct_errno == 0) return .{ .fd = fd, .direct = true, .direct_errno = 0 };
                 posix.close(fd);
             },
-            // Whatever else is wrong is wrong without O_DIRECT too, and reported below.
+            // Other errors occur without O_DIRECT too, and are reported below.
             else => |e| direct_errno = @intFromEnum(e),
         }
     }
@@ -99,8 +99,8 @@ fn probe_file(path: [:0]const u8, wanted: Wanted, direct: bool, queue_depth: u32
     return choose(pages.fd, pages.direct, pages.direct_errno, direct, wanted, queue_depth);
 }
 
-/// For files in a folder, before there is one: with a scratch file of one page, which is gone again afterwards. Where the
-/// folder cannot be written, with a file in memory, and direct reads are taken as refused with the errno of the write.
+/// For files in a folder, before the first exists: with a scratch file of one page, which is removed afterwards. If the
+/// folder cannot be written, with a file in memory; direct reads then count as refused with the errno of the write.
 pub fn probe_folder(folder: [:0]const u8, wanted: Wanted, queue_depth: u32) Report {
     var path_buffer: [posix.PATH_MAX]u8 = undefined;
     const path = std.fmt.bufPrintZ(&path_buffer, "{s}/.velo-probe-{d}", .{ folder, linux.getpid() }) catch

@@ -14,7 +14,6 @@ pub const format_version_of = manifest.format_version_of;
 test {
     _ = adjacency;
     _ = page_lists;
-    _ = @import("lists_test.zig");
     _ = page;
     _ = links;
     _ = page_starts;

@@ -78,7 +78,7 @@ pub const Manifest = struct {
     adjacency_bits: u64, // of all lists in pages.bin
     stores_vectors: bool,
     files: []const File,
-    /// Whatever the caller of the build wants to keep; an object.
+    /// An object of the caller of the build, kept as it is.
     user: std.json.Value,
     /// Measured by the build; without it the list size for a recall comes from a fixed table.
     calibration: ?Calibration = null,

@@ -202,3 +202,76 @@ test "a list whose last id is n is a bad list, and so is one that goes below 0" 
     try std.testing.expectEqualSlices(u32, &.{ 0, 3 }, try codec.decode(7, &bytes, length, 100, &out));
     try std.testing.expectError(error.BadList, codec.decode(6, &bytes, length, 100, &out));
 }
+
+const codecs = .{ adjacency.Codec, Codec };
+
+/// That of pages is made for lists of one greatest length, and a vertex is no neighbor of itself there.
+fn statistics_of(comptime Any: type, longest: u32) Any.Statistics {
+    return if (Any == Codec) .init(longest) else .{};
+}
+
+/// Up to `out.len` distinct ids below n, ascending; half of them near `vertex`.
+fn random_list(comptime Any: type, random: std.Random, vertex: u32, n: u32, out: []u32) []u32 {
+    var count: usize = 0;
+    for (0..out.len) |_| {
+        const id = if (random.boolean()) @min(n - 1, vertex -| 64 + random.uintLessThan(u32, 128)) else random.uintLessThan(u32, n);
+        if (Any == Codec and id == vertex) continue;
+        if (std.mem.indexOfScalar(u32, out[0..count], id) != null) continue;
+        out[count] = id;
+        count += 1;
+    }
+    std.mem.sort(u32, out[0..count], {}, std.sort.asc(u32));
+    return out[0..count];
+}
+
+test "lists of every length survive a round trip, and the size is what encoded_bytes says" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    inline for (codecs) |Any| for ([_]u32{ 1, 2, 17, 1000, 1_000_000, 1 << 31 }) |n| {
+        const longest: u32 = if (n == 1000 and Any == Codec) 48 else neighbors_max;
+        var statistics = statistics_of(Any, longest);
+        var buffer: [neighbors_max]u32 = undefined;
+        for (0..200) |_| {
+            const vertex = random.uintLessThan(u32, n);
+            statistics.count(vertex, random_list(Any, random, vertex, n, buffer[0..@min(48, n)]));
+        }
+        const trained = Any.train(&statistics);
+        var stored: [Any.stored_bytes]u8 = undefined;
+        trained.store(&stored);
+        const codec = try Any.load(&stored);
+        for (0..500) |_| {
+            const vertex = random.uintLessThan(u32, n);
+            const ids = random_list(Any, random, vertex, n, buffer[0..random.uintAtMost(u32, @min(n, longest))]);
+            var bytes: [2048]u8 = @splat(0xa5);
+            const length = codec.encode(vertex, ids, &bytes);
+            try std.testing.expectEqual(codec.encoded_bytes(vertex, ids), length);
+            var out: [neighbors_max]u32 = undefined;
+            try std.testing.expectEqualSlices(u32, ids, try codec.decode(vertex, &bytes, length, n, &out));
+        }
+    };
+}
+
+test "random bytes never decode to an id outside the index, nor to ids out of order" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    inline for (codecs) |Any| {
+        var statistics = statistics_of(Any, 64);
+        statistics.count(5, &.{ 1, 2, 9, 700 });
+        const codec = Any.train(&statistics);
+        for (0..20_000) |_| {
+            var bytes: [128 + adjacency.over_read_bytes]u8 = undefined;
+            random.bytes(&bytes);
+            var out: [64]u32 = undefined;
+            const n = random.uintAtMost(u32, 5000) + 1;
+            const ids = codec.decode(random.uintLessThan(u32, n), &bytes, random.uintAtMost(u32, 128), n, &out) catch continue;
+            for (ids, 0..) |id, i| {
+                try std.testing.expect(id < n);
+                try std.testing.expect(i == 0 or ids[i - 1] < id);
+            }
+        }
+    }
+}

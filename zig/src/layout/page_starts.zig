@@ -93,7 +93,7 @@ pub const Directory = struct {
             position += 1;
         }
         starts[pages] = n;
-        // Callers that score a page have room for so many records, whatever a page would hold.
+        // Callers that score a page have room for this many records.
         for (starts[0..pages], starts[1..]) |start, end| if (end - start > records_max) return error.BadStarts;
         const block_pages = try allocator.alloc(u32, (n + block_size - 1) / block_size);
         var page: u32 = 0;

@@ -2,7 +2,7 @@
 //! the log has it, so that a new log can carry it over unchanged, and a segment be built from it.
 //!
 //! A row has the number of its place. Rows are only ever added; a commit, which makes a part of the first records, begins a new
-//! delta with the others (folder.zig). Whoever looks at a delta holds it, so its records stay as long as that lasts.
+//! delta with the others (folder.zig). Each reader holds the delta that it looks at, so its records stay until the last one lets go.
 const std = @import("std");
 const base = @import("base");
 const find = @import("find.zig");
@@ -145,7 +145,7 @@ pub const Delta = struct {
         return .{ .record = self.records.items[next - 1], .at = row - self.firsts.items[next - 1] };
     }
 
-    /// The amount that a record of so many bytes adds to `bytes`.
+    /// The amount that a record of this size adds to `bytes`.
     pub fn cost(record_bytes: usize, count: u32) u64 {
         return record_bytes + record_overhead + @as(u64, row_overhead) * count;
     }
@@ -186,7 +186,7 @@ pub const Delta = struct {
         }
     }
 
-    /// Searches that begin see the first so many records.
+    /// Number of records that new searches see.
     pub fn show(self: *Delta, records: u32) void {
         if (records <= self.shown_records) return;
         self.shown_records = records;

@@ -426,8 +426,8 @@ pub fn Live(comptime Store: type) type {
             segment.finder_map = bytes;
         }
 
-        /// A reader's look at what others have written since. Says whether anything changed. Where the folder holds another
-        /// index by now the caller has to open it again: error.Unsupported.
+        /// A reader takes over later writes of others. Returns whether anything changed. If the folder holds another index by
+        /// now, the caller has to open it again: error.Unsupported.
         pub fn refresh(self: *Self, diagnostic: *Diagnostic) Error!bool {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -562,8 +562,8 @@ pub fn Live(comptime Store: type) type {
             while (true) : (attempt += 1) {
                 var read_generation: u64 = 0;
                 self.look_once(if (again) null else generation, &read_generation, diagnostic) catch |err| switch (err) {
-                    // A checkpoint may have taken away what the manifest that was read names, or a write been taken back. Where the same
-                    // manifest fails again it is damage.
+                    // A checkpoint may have removed files that this manifest names, or a write may have been undone. If the same
+                    // manifest fails again, it is damage.
                     error.Corrupt => if (failed_at == read_generation or attempt == moment.attempts_max) return err else {
                         failed_at = read_generation;
                         again = true;
@@ -575,7 +575,7 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        /// `generation` is the one whose log was read up to `position`; null: from the start. Where it fails, what is dead
+        /// `generation` is the one whose log was read up to `position`; null: from the start. On failure the set of dead rows
         /// stays as it was. `read_generation` becomes that of the manifest that was read.
         fn look_once(self: *Self, generation: ?u64, read_generation: *u64, diagnostic: *Diagnostic) Error!void {
             const was_live = self.is_live;
@@ -765,7 +765,7 @@ pub fn Live(comptime Store: type) type {
             return self.write_delete(&rows, diagnostic);
         }
 
-        /// The same for rows as a search finds them. Where `layout` is no longer that of the folder nothing is done: Done.outcome.
+        /// The same for rows found by a search. If `layout` is no longer that of the folder nothing is done: Done.outcome.
         pub fn delete_rows(self: *Self, layout: u64, given: []const Row, diagnostic: *Diagnostic) Error!Done {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -910,7 +910,7 @@ pub fn Live(comptime Store: type) type {
             return error.InvalidArgument;
         }
 
-        /// Takes the rows whose place these take. Where one of them cannot come nothing is taken, and it is told which.
+        /// Marks the replaced rows as dead. If one of the new rows is refused nothing is marked, and the result names it.
         fn take_warm_start(self: *Self, rows: *const rows_file.Rows, expected: ?Expected, pending_delete: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!?Done {
             const is_numbered = rows.is_numbered();
             for (0..rows.count) |i| {
@@ -1107,7 +1107,7 @@ pub fn Live(comptime Store: type) type {
             self.waiting.clearRetainingCapacity();
         }
 
-        /// A sealed record behind the log's last one. Where that fails the log is as long as it was.
+        /// A sealed record behind the log's last one. On failure the log keeps its length.
         pub fn append(self: *Self, bytes: []u8, kind: wal_file.Kind, rows: u32, diagnostic: *Diagnostic) Error!void {
             const before = self.position;
             wal_file.seal(bytes, kind, rows, self.synced_offset, &self.position);
@@ -1415,9 +1415,9 @@ pub fn Live(comptime Store: type) type {
 
         // ---- columns ----
         //
-        // Columns that come to an index that has rows. What stands in segments and in the log stays as it is: a segment, and a record that
-        // brought rows, may lack the last columns of the schema, and whoever reads it knows what its rows have in them. So one manifest
-        // with another schema is all that changes, written as at every checkpoint.
+        // Columns that come to an index that has rows. Segments and the log stay as they are: a segment, or a record with rows, may
+        // lack the last columns of the schema, and its readers know the values of its rows there. So only the manifest changes; it is
+        // written as at every checkpoint.
 
         /// Other columns, where the schema is still of this version: one manifest, which is on the device when this returns.
         pub fn set_schema(self: *Self, text: []const u8, version: u64, diagnostic: *Diagnostic) Error!Done {
@@ -1462,8 +1462,8 @@ pub fn Live(comptime Store: type) type {
         // Folding the log into files that a new manifest names: tombstones of every segment, and a log that begins behind them.
         //
         // The order is what matters. New files and their names are on the device before a manifest names them; the manifest takes the old
-        // one's place by one rename; the old files go only once that rename is on the device. Where the rename, or the sync behind
-        // it, fails, nobody knows which manifest the device has: the writer is poisoned.
+        // one's place by one rename; the old files go only once that rename is on the device. If the rename or the sync
+        // after it fails, it is unknown which manifest the device has: the writer is poisoned.
 
         /// With the lock held.
         fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
@@ -1941,7 +1941,7 @@ pub const CreateOptions = struct {
     dim: u32,
     metric: scan.Metric,
     dtype: scan.Dtype,
-    /// Whatever the caller wants to find again as the columns of its metadata.
+    /// The columns of the metadata, in the form of the caller.
     schema: ?[]const u8 = null,
     seed: ?u64 = null,
 };

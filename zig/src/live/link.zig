@@ -36,7 +36,7 @@ pub const Walk = struct {
 
     /// Limits that end a walk before its list is full.
     pub const Until = struct {
-        /// Whatever is nearer is followed, be the list full or not.
+        /// Nearer rows are followed even if the list is full.
         within: f32 = -std.math.inf(f32),
         /// More are not looked at.
         visits: u64 = std.math.maxInt(u64),
@@ -87,7 +87,7 @@ pub const Walk = struct {
         return true;
     }
 
-    /// The nearest different vectors of which a row passes, in order, each by the row that has its neighbors; null where
+    /// The nearest distinct vectors with a row that passes, in order, each by the row that has its neighbors; null if
     /// that would look at too many rows.
     pub fn run(self: *Walk, query: scan.Point, list_size: usize, passing: ?BitSet, until: Until) error{OutOfMemory}!?[]Hit {
         self.visited.clear();
@@ -156,8 +156,8 @@ const list_build = 48;
 /// Neighbors that a row chooses; the other places are for rows that choose it.
 const chosen_max = 12;
 const alpha = 1.2;
-/// Before a row is linked a walk for it may be compared with a scan. So often, and as rarely as makes scans cost no more
-/// than so many distances a row.
+/// Before a row is linked a walk for it may be compared with a scan: once in `sample_stride` rows, or as rarely as makes
+/// scans cost at most `sample_visits` distances per row.
 const sample_stride = 16;
 const sample_visits = 256;
 pub const sample_k = 10;
@@ -305,7 +305,7 @@ const Linker = struct {
     }
 };
 
-/// Links rows below `end`, `most` of them at most. Where another does so, or memory is short, they stay with the scans.
+/// Links at most `most` rows below `end`. If another thread links, or memory is short, scans keep serving them.
 pub fn link(allocator: std.mem.Allocator, links: *Links, shape: scan.Shape, end: u32, most: u32) void {
     if (links.linked.load(.monotonic) + tail_rows >= end or !links.linker.tryLock()) return;
     defer links.linker.unlock();

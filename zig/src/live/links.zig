@@ -2,8 +2,8 @@
 //!
 //! A row has a list of fixed room. Every change of a list is one store of one word: a neighbor is added behind the others,
 //! or takes another's place. So a reader needs no lock: each word that it reads names a row that is linked, and whose own
-//! list was there before. Where a row takes a neighbor's place it has that neighbor in its own list before. So whatever
-//! could be reached from the first row can be reached at any moment.
+//! list was there before. A row that takes a neighbor's place has that neighbor in its own list before. So every row
+//! that could be reached from the first row can be reached at any moment.
 //!
 //! Rows lie in chunks that never move, and so do chunks' places: readers hold no lock while the delta grows.
 const std = @import("std");
@@ -61,7 +61,7 @@ pub const Links = struct {
         return self.tables[table].?[number + 1 - (@as(u32, 1) << @intCast(table))];
     }
 
-    /// Room for so many rows in all.
+    /// Number of rows that have room.
     pub fn reserve(self: *Links, allocator: std.mem.Allocator, rows: u32) error{OutOfMemory}!void {
         while (@as(u64, self.chunks) * chunk_rows < rows) {
             const table = 31 - @clz(self.chunks + 1);
@@ -147,7 +147,7 @@ pub const Links = struct {
 
 pub const seeds_max = 64;
 
-/// Rows at which walks begin: one of each stretch of so many. There are half of `seeds_max` to all, from all ages of the delta.
+/// Rows at which walks begin, one per stretch of this many rows. Between half of `seeds_max` and all of it, from all ages of the delta.
 pub fn stride_of(rows: u32) u32 {
     return std.math.ceilPowerOfTwoAssert(u32, rows / seeds_max + 1);
 }

@@ -2,8 +2,8 @@
 //!
 //! The files of a segment never change, and a writer leaves a segment in place while a reader holds its lock. Tombstones and log
 //! are read at once. So a manifest whose segments are locked and whose other files are in memory stays whole, whatever the writer
-//! does next. Where something is missing the manifest is read again: another manifest by then means that the writer took the file
-//! away, the same manifest means damage.
+//! does next. If a file is missing the manifest is read again: another manifest means that the writer removed the file, the same
+//! manifest means damage.
 const std = @import("std");
 const index = @import("index");
 const base = @import("base");

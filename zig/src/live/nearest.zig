@@ -15,7 +15,7 @@ const look_cost = 3;
 /// If segments have found k nearest, few rows of the delta are nearer: such a share of the list leads to them. With half of
 /// it recall fell below what was asked where no row leads to another (a normal distribution in 48 dimensions).
 const bounded_share = 3;
-/// Rows that a search links itself, of so many that wait. So it takes about twice as long as its own look at them, at most.
+/// A search links one of this many waiting rows itself, so it takes at most about twice as long as its own scan of them.
 const linked_by_search = 8192;
 
 pub const How = struct {

@@ -1,7 +1,7 @@
 //! The nearest rows of the delta, by looking at all of them: distances from the vectors as they were given.
 //!
-//! Kernels measure in float32 and know by how much that may be wrong. What may be among the nearest is measured again in
-//! float64 (docs/FORMAT.md, "Distances from it"): few rows, but where all lie far from the origin and close together.
+//! Kernels measure in float32 with a bound on the error. Candidates within that bound are measured again in float64
+//! (docs/FORMAT.md, "Distances from it"): few rows, unless all are far from the origin and close together.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");

@@ -1,9 +1,9 @@
 //! The contract of a file system for live data, and the real one. `Live` takes the store as a type, so that a simulated one
 //! (zig/src/sim/store.zig) can lose, tear and refuse whatever a crash or a full disk may.
 //!
-//! The contract: names are paths inside one folder. What was written to a file survives a crash only once `sync` of that
-//! file returned; that a name exists, is gone or stands for another file only once `sync_folder` of its folder did.
-//! Before that any part of it may survive. After a `sync` that failed nothing is known of what it was to save.
+//! The contract: names are paths inside one folder. Bytes written to a file survive a crash only after `sync` of that file
+//! returned; creation, removal and replacement of a name only after `sync_folder` of its folder did. Before that any
+//! part may survive. After a failed `sync` the state on the device is unknown.
 const std = @import("std");
 
 pub const FolderStore = struct {

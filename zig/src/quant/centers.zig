@@ -17,7 +17,7 @@ pub const Centers = struct {
     /// |c|² of each
     norms2: []const f32,
 
-    /// A center must serve so many vectors: its own bytes are memory, too.
+    /// Least number of vectors per center: its own bytes are memory, too.
     const vectors_each = 256;
     const rounds = 8;
     const sample_each = 16;
@@ -41,7 +41,7 @@ pub const Centers = struct {
         return train_beside(alloc, dim, sample, &.{}, wanted);
     }
 
-    /// So many in all, of which the first are given and stay where they are; the others begin at rows that are far from these.
+    /// `wanted` centers: the given ones stay where they are, the others begin at rows far from these.
     pub fn train_beside(alloc: std.mem.Allocator, dim: u32, sample: []const f32, given: []const f32, wanted: u32) std.mem.Allocator.Error!Centers {
         const sampled = sample.len / dim;
         const first = given.len / dim;

@@ -416,7 +416,7 @@ pub const Codes = struct {
 
 // ---- decoding ----
 //
-// A code stands for the point of the grid, scaled by F, at its center (docs/rabitq.md, "What a code keeps").
+// A code is the point of the grid, scaled by F, at its center (docs/rabitq.md, "What a code keeps").
 
 /// `out` = F·x̄ + c from both halves of a packed code, in the codes' space. `code` is scratch; all three are `params.dim` long.
 pub fn decode(params: CodeParams, upper: []const u8, lower: []const u8, f_full: f32, center: []const f32, code: []u16, out: []f32) void {

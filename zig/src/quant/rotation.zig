@@ -16,8 +16,8 @@ pub fn dim_code_of(dim_work: u32) u32 {
 }
 
 /// Four rounds of: random signs; a fast Hadamard transform of the first (then of the last, alternately) p dimensions,
-/// p the largest power of two that fits. Where p < dim_code, a butterfly between the two halves of the vector stands in
-/// the middle, because first and last block may overlap in few dimensions only. Each step is orthonormal.
+/// p the largest power of two that fits. If p < dim_code, a butterfly between the two halves of the vector follows
+/// the second round, because first and last block may overlap in few dimensions only. Each step is orthonormal.
 pub const Rotation = struct {
     dim_in: u32,
     dim_code: u32,

@@ -23,7 +23,7 @@ pub const World = struct {
     queries: []f32,
     diagnostic: index.Diagnostic = .{},
 
-    /// Rows in thirty clusters, of which most lie on one or two pages. Each plan can open it.
+    /// Rows in thirty clusters, most of them on one or two pages. Each plan can open it.
     pub fn init(self: *World, seed: u64) !void {
         return self.init_spread(seed, 3, true);
     }

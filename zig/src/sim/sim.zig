@@ -9,7 +9,6 @@ pub const SimulatedStore = @import("store.zig").SimulatedStore;
 test {
     _ = @import("device.zig");
     _ = faults;
-    _ = @import("device_test.zig");
     _ = @import("search_test.zig");
     _ = @import("every_test.zig");
     _ = @import("fault_test.zig");

@@ -1,5 +1,5 @@
-//! A file system decided by a seed: what was not synced is lost, kept or torn at 512 bytes when it crashes, names apart
-//! from contents; a sync may fail, and then a later one does not make up for it; the disk may be full. The contract is
+//! A file system decided by a seed: a crash loses, keeps or tears (at 512 bytes) unsynced writes, names apart from
+//! contents; a sync may fail, and then a later one does not make up for it; the disk may be full. The contract is
 //! zig/src/live/store.zig.
 const std = @import("std");
 const base = @import("base");
@@ -7,9 +7,9 @@ const base = @import("base");
 const sector_bytes = 512;
 
 pub const Faults = struct {
-    /// One in so many writes finds the disk full, in the middle; 0: none.
+    /// One write in `full` finds the disk full, in the middle; 0: none.
     full: u32 = 0,
-    /// One in so many syncs fails; 0: none.
+    /// One sync in `sync` fails; 0: none.
     sync: u32 = 0,
 };
 

@@ -122,8 +122,8 @@ pub const Element = enum(u32) { f32, f16, u8, i8 };
 
 pub const RowSum = enum(u32) { difference2, product, product_and_norm2 };
 
-/// Operands of an estimate beside the dot product: the center of every vector, and the query's terms, of which there is
-/// one a center.
+/// Operands of an estimate beside the dot product: the center of every vector, and the query's terms, one per
+/// center.
 pub const EstimateTerms = extern struct {
     centers: [*]const u8,
     query_terms: *const [centers_max]f32,

@@ -190,7 +190,7 @@ pub fn code_finish(o: [*]const f32, dim: u32, t: f32, level_max: f32, upper_scal
 const Doubles = @Vector(lanes, f64);
 
 pub fn products(x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void {
-    // Rows of a block are read again and again: so many at a time that they stay near.
+    // Rows of a block are read repeatedly, few enough at a time to stay in the cache.
     const block: u32 = @max(4, 4096 / @max(1, len) * 4);
     var first: u32 = 0;
     while (first < y_count) : (first += block) {
@@ -203,7 +203,7 @@ pub fn products(x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, le
     }
 }
 
-/// Four rows by four; of fewer the last stands for those that are missing.
+/// Four rows by four; missing rows are replaced by the last one.
 inline fn tile(x: [*]const f64, i: u32, i_count: u32, y: [*]const f64, j: u32, j_count: u32, y_count: u32, len: u32, out: [*]f64) void {
     const width = 8;
     const W = @Vector(width, f64);
