@@ -176,10 +176,10 @@ test "every row that is linked can be reached from the first, and is found by it
 }
 
 test "a search walks where that takes less, looks at every row where it must, and never beyond its view" {
-    var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 16_000, .clusters, 3);
+    var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 8000, .clusters, 3);
     defer world.deinit();
     world.link();
-    const seen = 15_000;
+    const seen = 7500;
     var deleted = try BitSet.init(allocator, seen);
     defer deleted.deinit(allocator);
     for (0..seen / 10) |i| deleted.insert(10 * i);
@@ -191,16 +191,16 @@ test "a search walks where that takes less, looks at every row where it must, an
     view.delta = world.delta;
     var few = try BitSet.init(allocator, seen);
     defer few.deinit(allocator);
-    for (0..200) |i| few.insert(70 * i + 1);
+    for (0..100) |i| few.insert(70 * i + 1);
     var half = try BitSet.init(allocator, seen);
     defer half.deinit(allocator);
     for (0..seen / 2) |i| half.insert(2 * i + 1);
     const Case = struct { recall: f32, passing: ?BitSet, visits_least: u32, visits_most: u32 };
     for ([_]Case{
-        .{ .recall = 1, .passing = null, .visits_least = 13_500, .visits_most = 13_500 },
+        .{ .recall = 1, .passing = null, .visits_least = 6750, .visits_most = 6750 },
         .{ .recall = 0.99, .passing = null, .visits_least = 10, .visits_most = 4000 },
         .{ .recall = 0.99, .passing = half, .visits_least = 10, .visits_most = 4000 },
-        .{ .recall = 0.99, .passing = few, .visits_least = 200, .visits_most = 200 },
+        .{ .recall = 0.99, .passing = few, .visits_least = 100, .visits_most = 100 },
     }) |case| {
         var found: f64 = 0;
         for (0..20) |_| {
@@ -221,7 +221,7 @@ test "a search walks where that takes less, looks at every row where it must, an
 }
 
 test "within what is known elsewhere a search finds the same and looks at fewer rows" {
-    var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 16_000, .clusters, 5);
+    var world = try World.init(.{ .dim = 4, .metric = .l2, .dtype = .u8 }, 8000, .clusters, 5);
     defer world.deinit();
     world.link();
     var view: View = undefined;
