@@ -25,8 +25,14 @@ from velo import errors
 from velo.compaction import segment_builder
 from velo.segments.data import LiveData
 
-#: More than a delta of 1 MiB takes.
-MANY = 6_500
+#: Rows of so many dimensions that few of them are more than a delta of 1 MiB takes.
+WIDE, MANY = 300, 950
+
+
+def wide_vectors(count: int) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(count, WIDE)).astype(np.float32)
+
+
 IDS: dict[str, Callable[[Any], Any]] = {
     "numbers": lambda rows: np.array([7 * row - 3 for row in rows]),
     "strings": lambda rows: [f"row {row}" for row in rows],
@@ -71,15 +77,15 @@ def after_a_crash(index: velo.Index, tmp_path: Path) -> dict[Any, tuple[Any, ...
 
 @pytest.mark.parametrize("kind", IDS)
 def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -> None:
-    vectors, ids = vectors_of(MANY), IDS[kind]
-    how: dict[str, Any] = {"dim": DIM, "metadata": SCHEMA, "memory": "1MiB", "durability": "process"}
+    vectors, ids = wide_vectors(MANY), IDS[kind]
+    how: dict[str, Any] = {"dim": WIDE, "metadata": SCHEMA, "memory": "1MiB", "durability": "process"}
     with (
         velo.create(tmp_path / "small.velo", **how) as small,
         velo.create(tmp_path / "large.velo", **how) as large,
     ):
         firsts = []
-        for start in range(0, MANY, 1_300):
-            rows = range(start, start + 1_300)
+        for start in range(0, MANY, 190):
+            rows = range(start, start + 190)
             firsts.append(small.insert(vectors[rows], ids(rows), table(rows)).first_id)
         done = large.insert(vectors, ids(range(MANY)), table(range(MANY)))  # the first call of the index
         assert (done.rows, done.replaced, done.sequence, done.durable) == (MANY, 0, 1, True)
@@ -91,7 +97,7 @@ def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -
         assert rows_of(large) == rows_of(small) == after_a_crash(large, tmp_path)
         assert large.rows({"n": {"$lt": 9}}, limit=99) == small.rows({"n": {"$lt": 9}}, limit=99)
         for how in ({}, {"filter": velo.col("name") == "x0"}):
-            found = [index.search(vectors[::500], 5, recall=1.0, **how) for index in (small, large)]
+            found = [index.search(vectors[::100], 5, recall=1.0, **how) for index in (small, large)]
             assert found[0].ids.tolist() == found[1].ids.tolist()
         # What comes next goes on from there.
         after = [index.insert(vectors[:2], ids([-5, -6]), table([0, 1])).first_id for index in (small, large)]
@@ -103,7 +109,7 @@ def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -
 
 def test_it_comes_as_a_table(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
-    vectors = vectors_of(MANY)
+    vectors = wide_vectors(MANY)
     columns = {"id": [f"{row}" for row in range(MANY)], "vector": list(vectors), "n": list(range(MANY))}
     given = {
         "arrow": pa.table(columns),
@@ -114,7 +120,7 @@ def test_it_comes_as_a_table(tmp_path: Path) -> None:
     expected = {f"{row}": (tuple(vectors[row].tolist()), row) for row in range(MANY)}
     for name, rows in given.items():
         with velo.create(
-            tmp_path / name, dim=DIM, metadata=pa.schema({"n": pa.int64()}), memory="1MiB"
+            tmp_path / name, dim=WIDE, metadata=pa.schema({"n": pa.int64()}), memory="1MiB"
         ) as index:
             assert index.upsert(rows, ids_column="id", metadata=True).rows == MANY
             assert index.info()["live"]["delta"]["n"] == 0
@@ -149,7 +155,7 @@ def test_other_types_and_metrics(tmp_path: Path, dtype: Any, metric: Any) -> Non
 
 
 def test_an_index_that_was_built_takes_it(tmp_path: Path) -> None:
-    vectors = vectors_of(MANY + 100)
+    vectors = wide_vectors(MANY + 100)
     velo.build(
         tmp_path / "a", vectors[:100], metadata=table(range(100)), threads=1, store_vectors=True
     ).close()
@@ -394,7 +400,7 @@ def test_while_others_write_search_and_commit(tmp_path: Path) -> None:
         def write(number: int, size: int) -> None:
             dice = np.random.default_rng(number)
             ids = np.arange(1_000 * number, 1_000 * number + 300)
-            for _ in range(6 if size > 100 else 200):
+            for _ in range(3 if size > 100 else 80):
                 if over.is_set():
                     return
                 chosen = dice.choice(ids, size, replace=False)
@@ -601,9 +607,9 @@ def test_a_call_that_no_merge_has_the_memory_for(tmp_path: Path) -> None:
             index._folders[0].compactor._maker._memory.share(400_000, 400_000, 400_000),
             pytest.raises(errors.BusyError, match="try again"),
         ):
-            index.insert(vectors_of(MANY), timeout_s=0.05)
+            index.insert(rows[:6_500], timeout_s=0.05)
         assert len(index) == 0
-        assert index.insert(vectors_of(MANY), timeout_s=60).rows == MANY
+        assert index.insert(rows[:6_500], timeout_s=60).rows == 6_500
 
 
 MEMORY = """
