@@ -10,7 +10,7 @@ import pytest
 
 import velo
 
-N, QUERIES, DIM, K = 4000, 100, 32, 10
+N, QUERIES, DIM, K = 2000, 100, 32, 10
 SEED = 20
 
 
@@ -80,7 +80,7 @@ PAIRS = [
 @pytest.mark.parametrize(("name", "metric"), PAIRS)
 def test_recall_holds(tmp_path: Path, name: str, metric: velo.types.MetricName) -> None:
     rows, queries = SETS[name]
-    with velo.build(tmp_path / "i", rows, metric=metric, search_memory="25%", threads=2) as index:
+    with velo.build(tmp_path / "i", rows, metric=metric, search_memory="25%", threads=1) as index:
         got = _recall(rows, queries, metric, index.search(queries, K, recall=0.95).ids)
     assert got >= 0.93, f"{name}, {metric}: {got}"
 
@@ -135,7 +135,7 @@ def test_few_rows_and_equal_rows(tmp_path: Path, n: int, metric: velo.types.Metr
 def test_vectors_that_a_build_stores_by_itself_take_the_place_of_an_index(tmp_path: Path) -> None:
     """The folder beside the one to replace is locked by the build that fills it."""
     random = np.random.default_rng(3)
-    tight = np.repeat(random.normal(size=(250, DIM)), 10, axis=0)
+    tight = np.repeat(random.normal(size=(120, DIM)), 10, axis=0)
     rows = (tight + random.normal(size=tight.shape) * 1e-3).astype(np.float32)
     velo.build(tmp_path / "i", _normal(N, 0), threads=2).close()
     with velo.build(tmp_path / "i", rows, memory_bits=1, record_bits=1, overwrite=True, threads=2) as index:

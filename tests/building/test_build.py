@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from velo.types import MetricName
 QUICK: dict[str, Any] = {"degree": 16, "links_kept": 16, "build_list_size": 40, "threads": 1}
 
 
-def rows_of(n: int = 1500, dim: int = 24, seed: int = 5) -> np.ndarray:
+def rows_of(n: int = 900, dim: int = 24, seed: int = 5) -> np.ndarray:
     return synthetic_vectors(n, dim, seed=seed)
 
 
@@ -88,15 +87,16 @@ def test_every_kind_of_input_gives_the_same_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
 def test_every_type_and_metric_finds_its_neighbors(dtype: str, metric: Any, tmp_path: Path) -> None:
-    made = synthetic_vectors(3100, 40, seed=9)
+    made = synthetic_vectors(1300, 40, seed=9)
     if dtype == "uint8":
         made = np.clip(made * 20 + 100, 0, 255)
     elif dtype == "int8":
         made = np.clip(made * 20, -128, 127)
-    rows, queries = made[:3000].astype(dtype), made[3000:].astype(dtype)
+    rows, queries = made[:1200].astype(dtype), made[1200:].astype(dtype)
     truth = brute_force(rows, queries, 10, metric=metric)
-    with velo.build(tmp_path / "i", rows, metric=metric, store_vectors=True, threads=2) as index:
-        assert (index.n, index.dim, index.metric) == (3000, 40, metric)
+    how: dict[str, Any] = {"metric": metric, "store_vectors": True, "calibrate": False, "threads": 1}
+    with velo.build(tmp_path / "i", rows, **how) as index:
+        assert (index.n, index.dim, index.metric) == (1200, 40, metric)
         assert index.info()["dtype"] == dtype
         result = index.search(queries, 10, list_size=150)
         assert recall_at_k(result.ids, truth.ids) >= 0.95
@@ -105,7 +105,7 @@ def test_every_type_and_metric_finds_its_neighbors(dtype: str, metric: Any, tmp_
         assert np.allclose(
             result.distances[same], truth.distances[same], rtol=0.1, atol=0.02 * np.ptp(truth.distances)
         )
-        assert np.array_equal(index.get_vectors(np.arange(3000)), rows.astype(np.float32))
+        assert np.array_equal(index.get_vectors(np.arange(1200)), rows.astype(np.float32))
 
 
 def test_one_thread_and_one_seed_give_one_index(tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_a_few_vectors_are_all_found(n: int, tmp_path: Path) -> None:
         assert result.ids[:, 0].tolist() == list(range(n))
 
 
-def test_a_hundred_thousand_equal_vectors(tmp_path: Path) -> None:
-    rows = np.full((count(20_000, 100_000), 16), 7, np.uint8)
-    rows[17_777] = 200
+def test_thousands_of_equal_vectors(tmp_path: Path) -> None:
+    rows = np.full((count(5_000, 100_000), 16), 7, np.uint8)
+    rows[3_777] = 200
     with velo.build(tmp_path / "equal", rows) as index:
         result = index.search(np.full(16, 7, np.uint8), k=10)
         assert result.counts.tolist() == [10]
         assert len(set(result.ids.tolist())) == 10
-        assert 17_777 not in result.ids
+        assert 3_777 not in result.ids
         other = index.search(np.full(16, 200, np.uint8), k=1, list_size=200)
         assert other.counts.tolist() == [1]
         index.verify()
@@ -365,7 +365,7 @@ def test_a_read_only_folder(tmp_path: Path, run_python: Any) -> None:
 # ---- no space, no memory
 
 
-@pytest.mark.parametrize("limit", [4096, 100_000, 400_000])
+@pytest.mark.parametrize("limit", [4096, 100_000])
 def test_no_space_left(limit: int, tmp_path: Path, run_python: Any) -> None:
     """A limit of file sizes fails writes wherever they are, as a full disk does."""
     program = """
@@ -374,11 +374,11 @@ def test_no_space_left(limit: int, tmp_path: Path, run_python: Any) -> None:
         import velo
         from velo import errors
         from velo.testing import synthetic_vectors, synthetic_metadata
-        rows = synthetic_vectors(10_000, 64)
+        rows = synthetic_vectors(3_000, 64)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
         try:
-            velo.build(sys.argv[1], rows, metadata=synthetic_metadata(10_000), degree=16, links_kept=8)
+            velo.build(sys.argv[1], rows, metadata=synthetic_metadata(3_000), degree=16, links_kept=8)
         except errors.NoSpaceError as error:
             assert isinstance(error, OSError)
             print("refused:", error)
@@ -404,7 +404,7 @@ def test_a_full_file_system(size: str, tmp_path: Path) -> None:
         )
     try:
         with pytest.raises(errors.NoSpaceError):
-            velo.build(mounted / "i", synthetic_vectors(20_000, 64), degree=16, links_kept=8)
+            velo.build(mounted / "i", synthetic_vectors(10_000, 64), degree=16, links_kept=8)
         assert_no_index(mounted / "i")
     finally:
         subprocess.run(["umount", str(mounted)], check=True)
@@ -446,7 +446,7 @@ def test_progress_rises_to_the_end(tmp_path: Path) -> None:
     assert all(0 <= one <= 3000 for one in done)
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("after", [0, 2, 20])
 def test_cancelling_leaves_nothing(after: int, tmp_path: Path) -> None:
     calls = 0
 
@@ -456,10 +456,8 @@ def test_cancelling_leaves_nothing(after: int, tmp_path: Path) -> None:
         return calls <= after
 
     rows = synthetic_vectors(30_000, 32)
-    started = time.perf_counter()
     with pytest.raises(errors.CancelledError):
         velo.build(tmp_path / "i", rows, metadata={"a": range(30_000)}, degree=64, progress=progress)
-    assert time.perf_counter() - started < 60
     assert_no_index(tmp_path / "i")
 
 
@@ -478,11 +476,11 @@ LONG_BUILD = """
     import sys
     import velo
     from velo.testing import synthetic_vectors
-    rows = synthetic_vectors(60_000, 64)
+    rows = synthetic_vectors(30_000, 32)
     def progress(done, total):
         print(done, flush=True)
     try:
-        velo.build(sys.argv[1], rows, metadata={"a": range(60_000)}, degree=64, progress=progress)
+        velo.build(sys.argv[1], rows, metadata={"a": range(30_000)}, degree=64, progress=progress)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     """
@@ -497,7 +495,7 @@ def _during_a_long_build(path: Path, number: int) -> str:
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if int(line) > 10_000:
+        if int(line) > 5_000:
             process.send_signal(number)
             break
     rest = process.stdout.read()
@@ -525,33 +523,50 @@ def test_an_interrupted_build_does_not_open_and_leaves_its_work(tmp_path: Path) 
 
 def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> None:
     """The peak of a build grows by what its graph and codes take, not by the vectors."""
-    rows, dim = 8_000, 4_096  # 131 MB as float32
+    rows, dim = count(2_000, 8_000), 4_096  # 33 or 131 MB as float32
     with open(tmp_path / "v.fbin", "wb") as file:
         file.write(np.array([rows, dim], "<u4").tobytes())
         for block in range(8):
-            file.write(np.random.default_rng(block).normal(size=(1_000, dim)).astype("<f4").tobytes())
+            file.write(np.random.default_rng(block).normal(size=(rows // 8, dim)).astype("<f4").tobytes())
     program = """
         import resource, sys
         import velo
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        budget = 8_000 * (4_096 + 400)
-        quick = {"degree": 16, "links_kept": 8, "build_list_size": 20}
+        budget = int(sys.argv[3]) * (4_096 + 400)
+        quick = {"degree": 16, "links_kept": 8, "build_list_size": 20, "calibrate": False}
         velo.build(sys.argv[1], sys.argv[2], build_memory=budget, **quick).close()
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         print(grown - budget)
         """
-    done = run_python(program, tmp_path / "i", tmp_path / "v.fbin")
+    done = run_python(program, tmp_path / "i", tmp_path / "v.fbin", rows)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 64 << 20
+    print(done.stdout)
+    assert int(done.stdout) < count(16, 64) << 20
 
 
-@pytest.mark.parametrize("build_memory", [None, 4_000_000, 1_200_000])
-@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize(
+    ("build_memory", "metric"),
+    [
+        (None, "l2"),
+        (1_300_000, "ip"),
+        (400_000, "l2"),
+        *(
+            pytest.param(
+                memory,
+                metric,
+                marks=pytest.mark.long(
+                    guarded_by="tests/building/test_build.py::test_a_build_that_nobody_goes_on_from_writes_the_same_index"
+                ),
+            )
+            for memory, metric in ((None, "ip"), (1_300_000, "l2"), (400_000, "ip"))
+        ),
+    ],
+)
 def test_a_build_that_nobody_goes_on_from_writes_the_same_index(
     tmp_path: Path, build_memory: int | None, metric: MetricName
 ) -> None:
     """In memory, in files, and in partitions."""
-    vectors = synthetic_vectors(6_000, 32, seed=5)
+    vectors = synthetic_vectors(2_000, 32, seed=5)
     options = BuildOptions(metric=metric, threads=1, seed=3, store_vectors=True, calibrate=False)
     written = {}
     for name, transient in (("kept", False), ("transient", True)):

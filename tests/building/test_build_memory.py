@@ -126,7 +126,7 @@ PROGRAM = """
     import sys
     from pathlib import Path
     import numpy as np
-    from velo.building.build import Former, build_shard
+    from velo.building.build import WarmStart, build_shard
     from velo.formats.files import as_source
     from velo.options import BuildOptions
     from velo.testing import synthetic_vectors
@@ -147,9 +147,9 @@ PROGRAM = """
 
     options = BuildOptions(degree=120, links_kept=8, build_list_size=16, threads=2, calibrate=False)
     rows = as_source(synthetic_vectors(40_000, 16, seed=5))
-    former = Former(Path(sys.argv[3]), np.load(sys.argv[4])) if len(sys.argv) > 3 else None
+    warm_start = WarmStart(Path(sys.argv[3]), np.load(sys.argv[4])) if len(sys.argv) > 3 else None
     budget = int(sys.argv[2]) or None
-    build_shard(sys.argv[1], rows, options, build_memory=budget, former=former, watch=watch)
+    build_shard(sys.argv[1], rows, options, build_memory=budget, warm_start=warm_start, watch=watch)
     print(peak - base)
     """
 

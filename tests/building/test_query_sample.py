@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {
     "build_list_size": 50,
     "links_kept": 16,
     "record_bits": 6,
-    "threads": 2,
+    "threads": 1,
 }
 
 
@@ -43,7 +43,7 @@ def hard(count: int, seed: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def rows() -> np.ndarray:
-    return np.concatenate([easy(4000, 0), hard(4000, 0)])
+    return np.concatenate([easy(2000, 0), hard(2000, 0)])
 
 
 @pytest.mark.parametrize("kind", [easy, hard])

@@ -1,4 +1,4 @@
-"""Four processes verify, open, refresh, snapshot and search beside a writer; every error is a failure.
+"""Several processes verify, open, refresh, snapshot and search beside a writer; every error is a failure.
 
 ``python -m tests.live.soak --minutes 30`` prints the calls of each kind and the errors. An index lasts for
 some seconds, so that first writes, flushes, merges and checkpoints all come often.
@@ -26,7 +26,6 @@ import velo
 from velo.errors import VeloError
 
 DIM = 8
-READERS = 4
 BUILT_ROWS = 300
 #: Seconds of an index, and how many are kept for calls under way.
 INDEX_SECONDS = 3.0
@@ -96,17 +95,15 @@ def read(folder: Path, ends_at: float, random: np.random.Generator) -> tuple[dic
     while not (folder / "current").exists():
         time.sleep(0.01)
     opened: tuple[Path, velo.Index] | None = None
+    kinds: list[str] = []
     copy = folder / f"copy-{os.getpid()}"
-    while time.time() < ends_at:
+    while time.time() < ends_at or len(calls) <= len(KINDS):
         path = folder / (folder / "current").read_text()
         if opened is None or opened[0] != path or random.random() < 0.1:
             kind = "open"
         else:
-            kind = str(
-                random.choice(
-                    ["verify", "index.verify", "refresh", "search", "snapshot", "info", "plans", "pickle"]
-                )
-            )
+            kinds = kinds or random.permutation(KINDS).tolist()
+            kind = kinds.pop()
         calls[kind] += 1
         try:
             if kind == "open" or opened is None:
@@ -150,9 +147,8 @@ def read(folder: Path, ends_at: float, random: np.random.Generator) -> tuple[dic
     return dict(calls), errors
 
 
-def run(folder: Path, seconds: float, seed: int) -> tuple[dict[str, int], list[str]]:
+def run(folder: Path, seconds: float, seed: int, readers: int) -> tuple[dict[str, int], list[str]]:
     """One writer and the readers, each a process; the calls of each kind, and the errors."""
-    ends_at = time.time() + seconds
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     processes = [
         subprocess.Popen(
@@ -162,7 +158,7 @@ def run(folder: Path, seconds: float, seed: int) -> tuple[dict[str, int], list[s
                 "tests.live.soak",
                 "--of",
                 str(folder),
-                str(ends_at),
+                str(seconds),
                 str(seed + number),
                 role,
             ],
@@ -170,7 +166,7 @@ def run(folder: Path, seconds: float, seed: int) -> tuple[dict[str, int], list[s
             env=environment,
             text=True,
         )
-        for number, role in enumerate(["write"] + ["read"] * READERS)
+        for number, role in enumerate(["write"] + ["read"] * readers)
     ]
     calls: collections.Counter[str] = collections.Counter()
     errors: list[str] = []
@@ -192,16 +188,17 @@ def main() -> None:
     parser.add_argument("--of", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.of:
-        folder, ends_at, seed, role = arguments.of
+        folder, seconds, seed, role = arguments.of
+        ends_at = time.time() + float(seconds)
         random = np.random.default_rng(int(seed))
         if role == "write":
-            calls, errors = {"write": write(Path(folder), float(ends_at), random)}, []
+            calls, errors = {"write": write(Path(folder), ends_at, random)}, []
         else:
-            calls, errors = read(Path(folder), float(ends_at), random)
+            calls, errors = read(Path(folder), ends_at, random)
         print(json.dumps({"calls": calls, "errors": errors}))
         return
     with tempfile.TemporaryDirectory() as folder:
-        calls, errors = run(Path(folder), 60 * arguments.minutes, arguments.seed)
+        calls, errors = run(Path(folder), 60 * arguments.minutes, arguments.seed, 4)
     for kind, count in sorted(calls.items()):
         print(f"{kind}: {count:,} calls")
     print(f"{len(errors)} errors (seed {arguments.seed})")

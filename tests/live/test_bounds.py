@@ -32,7 +32,7 @@ def rows_of(count: int, seed: int = 3, start: int = 0) -> np.ndarray:
 def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> None:
     """A segment of most rows, young ones, and some rows that no segment holds."""
     base = len(rows) - (young + 1) * each
-    velo.build(path, rows[:base], metric=metric, store_vectors=True).close()
+    velo.build(path, rows[:base], metric=metric, store_vectors=True, threads=1).close()
     with velo.open(path, writable=True, threads=1) as index:
         for start in range(base, base + young * each, each):
             index.insert(rows[start : start + each])
@@ -42,18 +42,18 @@ def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> N
 
 @pytest.fixture(scope="module", params=METRICS)
 def segments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("parts") / "a.velo"
-    rows = rows_of(6_000, seed=5)
-    grown(path, request.param, rows, 6, 120)
-    return path, request.param, rows, rows_of(200, seed=5, start=6_000)
+    folder = tmp_path_factory.mktemp("segments")
+    rows = rows_of(3_000, seed=5)
+    grown(folder / "a.velo", request.param, rows, 6, 60)
+    velo.build(folder / "whole.velo", rows, metric=request.param, threads=1).close()
+    return folder / "a.velo", request.param, rows, rows_of(200, seed=5, start=3_000)
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_young_segments_add_few_reads_and_keep_the_recall(segments: Any, plan: Any, tmp_path: Path) -> None:
+def test_young_segments_add_few_reads_and_keep_the_recall(segments: Any, plan: Any) -> None:
     path, metric, rows, queries = segments
     truth = brute_force(rows, queries, K, metric=metric).ids
-    velo.build(tmp_path / "whole", rows, metric=metric, store_vectors=True).close()
-    with velo.open(tmp_path / "whole", plan=plan, threads=1, tuning=ALONE) as index:
+    with velo.open(path.with_name("whole.velo"), plan=plan, threads=1, tuning=ALONE) as index:
         merged = index.search(queries, K, recall=0.95).stats["reads"].mean()
     with velo.open(path, plan=plan, threads=1, tuning=ALONE) as index:
         assert len(index.info()["live"]["parts"]) == 7
@@ -70,8 +70,8 @@ def test_the_nearest_alone_is_found_in_equal_segments(tmp_path: Path) -> None:
     """Of rows of two directions all that lie near err by much the same, in each segment by another."""
     rng = np.random.default_rng(5)
     plane = np.linalg.qr(rng.normal(size=(DIM, 2)))[0].T
-    flat = rng.uniform(0, 100, (6_300, 2)) @ plane + rng.normal(0, 0.01, (6_300, DIM))
-    rows, queries = np.split(flat.astype(np.float32), [6_000])
+    flat = rng.uniform(0, 100, (3_300, 2)) @ plane + rng.normal(0, 0.01, (3_300, DIM))
+    rows, queries = np.split(flat.astype(np.float32), [3_000])
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         for some in np.split(rows, 3):
             index.insert(some)
@@ -82,9 +82,9 @@ def test_the_nearest_alone_is_found_in_equal_segments(tmp_path: Path) -> None:
 
 def test_a_segment_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None:
     """Of rows without a structure each segment holds its share of the answers."""
-    drawn = np.random.default_rng(6).normal(size=(6_200, 128)).astype(np.float32)
-    rows, queries = np.split(drawn, [6_000])
-    with velo.create(tmp_path / "a", dim=128, durability="process", threads=1) as index:
+    drawn = np.random.default_rng(6).normal(size=(3_200, 64)).astype(np.float32)
+    rows, queries = np.split(drawn, [3_000])
+    with velo.create(tmp_path / "a", dim=64, durability="process", threads=1) as index:
         for some in np.split(rows, 4):
             index.insert(some)
             index.flush()
@@ -108,7 +108,7 @@ def test_more_segments_than_a_call_takes_are_searched_in_several(
 
 def test_what_segments_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:
     rows = rows_of(6_000, seed=9)
-    velo.build(tmp_path / "a.velo", rows[:4_000], store_vectors=True).close()
+    velo.build(tmp_path / "a.velo", rows[:4_000], store_vectors=True, threads=1).close()
     with velo.open(tmp_path / "a.velo", writable=True, threads=1, tuning=ALONE) as index:
         for start in (4_000, 5_000):  # a segment of fewer is not calibrated
             index.insert(rows[start : start + 1_000])
@@ -125,7 +125,7 @@ def test_answers_that_are_all_in_one_young_segment_are_found(tmp_path: Path) -> 
     rows = rows_of(4_000, seed=6)
     apart = (random.normal(size=(400, DIM)) * 0.1 + rows[17] * 1.5).astype(np.float32)
     queries = (apart[:80] + random.normal(size=(80, DIM)) * 0.02).astype(np.float32)
-    velo.build(tmp_path / "a.velo", rows, metric="l2", store_vectors=True).close()
+    velo.build(tmp_path / "a.velo", rows, metric="l2", store_vectors=True, threads=1).close()
     with velo.open(tmp_path / "a.velo", writable=True, threads=1) as index:
         index.insert(apart)
         index.flush()

@@ -248,18 +248,18 @@ def test_create_refuses(tmp_path: Path) -> None:
 
 
 def test_memory_for_new_rows_is_bounded(tmp_path: Path) -> None:
-    vectors = vectors_of(8_000)
-    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
+    vectors = np.random.default_rng(5).normal(size=(1_400, 300)).astype(np.float32)
+    with velo.create(tmp_path / "a", dim=300, memory="1MiB", durability="process", threads=1) as index:
         bound = index.info()["live"]["delta"]["bytes_max"]
         assert bound == 1 << 20
         waited = 0
-        for start in range(0, 8_000, 2_000):
-            done = index.insert(vectors[start : start + 2_000])
+        for start in range(0, 1_400, 350):
+            done = index.insert(vectors[start : start + 350])
             waited += done.pressure >= 0.5
             assert index.info()["live"]["delta"]["bytes"] <= bound
         index.flush()
-        assert len(index) == 8_000
-        assert index.search(vectors[7_777], 1).ids.tolist() == [7_777]
+        assert len(index) == 1_400
+        assert index.search(vectors[1_377], 1).ids.tolist() == [1_377]
 
 
 def test_the_delta_becomes_a_segment_while_segments_become_one(
@@ -306,21 +306,21 @@ def test_the_delta_becomes_a_segment_while_segments_become_one(
 def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from velo.compaction.compactor import Compactor
 
-    vectors = vectors_of(9_000)
+    vectors = np.random.default_rng(5).normal(size=(1_200, 300)).astype(np.float32)
     guard = threading.Event()
     folded = Compactor._flush_delta
     monkeypatch.setattr(
         Compactor, "_flush_delta", lambda self, share: (guard.wait(20), folded(self, share))[1]
     )
-    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", durability="process", threads=1) as index:
-        index.insert(vectors[:5_000])
-        index.insert(vectors[5_000:5_100])
+    with velo.create(tmp_path / "a", dim=300, memory="1MiB", durability="process", threads=1) as index:
+        index.insert(vectors[:650])
+        index.insert(vectors[650:670])
         with pytest.raises(errors.BusyError, match="try again"):
-            index.insert(np.zeros((5_000, DIM), np.float32), timeout_s=0.05)
-        assert len(index) == 5_100, "nothing of it was written"
+            index.insert(np.zeros((650, 300), np.float32), timeout_s=0.05)
+        assert len(index) == 670, "nothing of it was written"
         guard.set()
-        assert index.insert(vectors[5_100:], timeout_s=60).rows == 3_900
-        assert len(index) == 9_000
+        assert index.insert(vectors[670:], timeout_s=60).rows == 530
+        assert len(index) == 1_200
 
 
 def test_writes_and_searches_go_on_while_segments_are_made(tmp_path: Path) -> None:
@@ -384,10 +384,10 @@ def test_a_commit_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "setpriority", watched)
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
-        index.insert(vectors_of(4_000))
+        index.insert(vectors_of(900))
         index.flush()
         assert seen == [usual]  # somebody waits for it
-        index.insert(vectors_of(4_000))
+        index.insert(vectors_of(900))
         assert index._folders[0].compactor is not None
         index._folders[0].compactor.begin()
         while index.info()["live"]["delta"]["n"] or len(index.info()["live"]["parts"]) == 2:
@@ -465,15 +465,15 @@ def test_a_commit_that_fails_fails_no_write_that_has_room(
     def fail(path: Path, *_: Any, **__: Any) -> None:
         raise errors.NoSpaceError("the device is full", file=str(path))
 
-    with velo.create(tmp_path / "i", dim=16, memory=3_000_000) as index:
-        rows = np.random.default_rng(6).normal(size=(20_000, 16)).astype(np.float32)
+    with velo.create(tmp_path / "i", dim=768, memory=3_000_000) as index:
+        rows = np.random.default_rng(6).normal(size=(1_500, 768)).astype(np.float32)
         written = 0
 
         def write() -> None:
             nonlocal written
             while True:
-                index.insert(rows[written : written + 100])
-                written += 100
+                index.insert(rows[written : written + 20])
+                written += 20
 
         with monkeypatch.context() as patch:
             patch.setattr(segment_builder, "build_segment", fail)
@@ -486,8 +486,8 @@ def test_a_commit_that_fails_fails_no_write_that_has_room(
                 index.flush()
         index.flush()
         assert index.info()["live"]["upkeep_failure"] is None
-        assert index.insert(rows[written : written + 100]).rows == 100
-        assert len(index) == written + 100
+        assert index.insert(rows[written : written + 20]).rows == 20
+        assert len(index) == written + 20
 
 
 def test_a_commit_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,17 @@ with velo.open(path, writable=True, durability=durability, threads=1) as index:
 """.replace("{n}", str(N))
 
 
-@pytest.mark.parametrize("durability", ["sync", "interval", "process"])
-def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> None:
+@pytest.mark.parametrize(
+    "durability",
+    [
+        "sync",
+        "process",
+        pytest.param(
+            "interval", marks=pytest.mark.long(guarded_by="tests/live/test_kill.py::test_kills_of_deletes")
+        ),
+    ],
+)
+def test_kills_of_deletes(tmp_path: Path, random: np.random.Generator, durability: str) -> None:
     path = tmp_path / "a.velo"
     vectors = np.random.default_rng(1).normal(size=(N, 8)).astype(np.float32)
     velo.build(path, vectors, threads=1, calibrate=False).close()
@@ -82,4 +91,4 @@ def test_kills(tmp_path: Path, random: np.random.Generator, durability: str) -> 
 def test_kills_of_a_mixed_load(tmp_path: Path, durability: str) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
-    kills.run(tmp_path, count(4, 12, "VELO_TEST_KILLS"), seed, durability)
+    kills.run(tmp_path, count(3, 12, "VELO_TEST_KILLS"), seed, durability)

@@ -13,7 +13,7 @@ import pytest
 import velo
 
 DIM = 16
-ROWS = 20_000
+ROWS = 8_000
 
 
 @pytest.fixture(scope="module", params=["l2", "ip", "cosine"])
@@ -23,7 +23,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, request: Any) -> Iterator[tup
     vectors = (middles[random.integers(0, 40, ROWS)] + 0.5 * random.normal(size=(ROWS, DIM))).astype(
         np.float32
     )
-    vectors[random.integers(0, ROWS, 3000)] = vectors[7]  # copies of one vector
+    vectors[random.integers(0, ROWS, 1200)] = vectors[7]  # copies of one vector
     path = tmp_path_factory.mktemp("delta") / "a.velo"
     with velo.create(path, dim=DIM, metric=request.param, durability="process", threads=1) as index:
         for start in range(0, ROWS, 1000):
@@ -106,12 +106,12 @@ def test_filters_and_deleted_rows(tmp_path: Path) -> None:
 
 
 def test_what_a_log_brings_back_is_linked_by_searches(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(4).normal(size=(12_000, 4)).astype(np.float32)
+    vectors = np.random.default_rng(4).normal(size=(4_000, 4)).astype(np.float32)
     with velo.create(tmp_path / "a", dim=4, durability="process", threads=1) as index:
         index.insert(vectors)
     with velo.open(tmp_path / "a", threads=1) as index:
         assert index.search(vectors[:1], k=1).stats["estimates"][0] == len(vectors)
-        for row in range(8000):
+        for row in range(2700):
             assert index.search(vectors[row], k=1).distances[0] == 0
         assert index.search(vectors[:1], k=1).stats["estimates"][0] < len(vectors) / 2
 
@@ -160,28 +160,44 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
         assert (np.array(shares) >= (0.99, 0.995, 0.999, 1)).all(), shares
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+@pytest.mark.parametrize(
+    ("metric", "dtype"),
+    [
+        pytest.param(
+            metric,
+            dtype,
+            marks=[]
+            if (metric, dtype) in (("l2", np.float32), ("ip", np.uint8), ("cosine", np.float16))
+            else [
+                pytest.mark.long(
+                    guarded_by="tests/live/test_linked_delta.py::test_beside_a_segment_few_rows_are_measured_and_none_that_is_nearer_is_missed"
+                )
+            ],
+        )
+        for metric in ("l2", "ip", "cosine")
+        for dtype in (np.float32, np.float16, np.uint8)
+    ],
+)
 def test_beside_a_segment_few_rows_are_measured_and_none_that_is_nearer_is_missed(
     tmp_path: Path, metric: str, dtype: Any
 ) -> None:
     random = np.random.default_rng(9)
     middles = random.uniform(20, 80, size=(40, DIM))
-    rows = middles[random.integers(0, 40, 12_000)] + 4 * random.normal(size=(12_000, DIM))
+    rows = middles[random.integers(0, 40, 6_000)] + 4 * random.normal(size=(6_000, DIM))
     vectors = np.clip(rows, 0, 255).astype(dtype)
-    queries = np.clip(rows[::120] + 2 * random.normal(size=(100, DIM)), 0, 255).astype(dtype)
-    velo.build(tmp_path / "a", vectors[:8_000], metric=metric, threads=1, memory="100%").close()
+    queries = np.clip(rows[::60] + 2 * random.normal(size=(100, DIM)), 0, 255).astype(dtype)
+    velo.build(tmp_path / "a", vectors[:4_000], metric=metric, threads=1, memory="100%").close()
     with velo.open(tmp_path / "a", writable=True, durability="process", threads=2, memory="64MiB") as index:
-        for start in range(8_000, 12_000, 500):
+        for start in range(4_000, 6_000, 500):
             index.insert(vectors[start : start + 500])
-        assert index.info()["live"]["delta"]["n"] == 4_000
-        segment = index.search(queries, 10, filter=velo.ids(range(8_000)))
+        assert index.info()["live"]["delta"]["n"] == 2_000
+        segment = index.search(queries, 10, filter=velo.ids(range(4_000)))
         all_rows = index.search(queries, 10, recall=0.95, tuning=velo.SearchTuning(filter_plan="scan"))
         got = index.search(queries, 10, recall=0.95)
-        found = index.search(queries, 10, recall=0.95, filter=velo.ids(range(4_000, 12_000)))
-    assert got.stats["estimates"].mean() - segment.stats["estimates"].mean() < 2_000
-    young = all_rows.ids >= 8_000
+        found = index.search(queries, 10, recall=0.95, filter=velo.ids(range(2_000, 6_000)))
+    assert got.stats["estimates"].mean() - segment.stats["estimates"].mean() < 1_200
+    young = all_rows.ids >= 4_000
     assert 0.2 < young.mean() < 0.5
     kept = [len(set(a[b]) & set(c)) for a, b, c in zip(all_rows.ids, young, got.ids, strict=True)]
     assert sum(kept) >= 0.95 * young.sum()
-    assert (found.ids >= 4_000).all()
+    assert (found.ids >= 2_000).all()

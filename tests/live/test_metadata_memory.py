@@ -38,11 +38,11 @@ def look():
 looks = threading.Thread(target=look)
 looks.start()
 texts = 0
-for start in range(0, 12_000, 500):
-    vectors = random.normal(size=(500, 8)).astype(np.float32)
-    some = [random.bytes(1_000).hex() for _ in range(500)]
+for start in range(0, 1_500, 100):  # of few rows, so that most of what grows is text
+    vectors = random.normal(size=(100, 8)).astype(np.float32)
+    some = [random.bytes(8_000).hex() for _ in range(100)]
     texts += sum(map(len, some))
-    ids, columns = (some, None) if kind == "ids" else (range(start, start + 500), {"text": some})
+    ids, columns = (some, None) if kind == "ids" else (range(start, start + 100), {"text": some})
     index.insert(vectors, ids=ids, metadata=columns)
 index.delete([ids[0]])  # so that there is something to merge
 del some, ids, columns

@@ -133,7 +133,7 @@ def test_a_writer_acts_at_any_place_of_a_reader(
 
     with velo.open(folders[kind], threads=1) as index:
         places = places_of(partial(call, folders[kind], index))
-    for turn in range(long.count(3, 60, "VELO_TEST_PLACES")):
+    for turn in range(long.count(1, 60, "VELO_TEST_PLACES")):
         path = tmp_path / f"{turn}.velo"
         shutil.copytree(folders[kind], path)
         with velo.open(path, threads=1) as index:
@@ -154,6 +154,6 @@ def test_a_writer_acts_at_any_place_of_a_reader(
 
 
 def test_processes_read_beside_a_writer(tmp_path: Path, random: np.random.Generator) -> None:
-    calls, errors = soak.run(tmp_path, long.count(8, 300), int(random.integers(1 << 30)))
+    calls, errors = soak.run(tmp_path, long.count(3, 300), int(random.integers(1 << 30)), long.count(2, 4))
     assert not errors, errors[0]
     assert set(calls) == {"write", "open", *soak.KINDS}

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.long import count
 from velo.index import folder as segments
 from velo.segments.segment import Segment
 
 DIM = 8
-READERS = 4
+READERS = count(2, 4)
 GROUP = 10
 """Rows of a call: they come together and go together."""
-SECONDS = 6.0
+SECONDS = count(2, 6)
 
 #: A reader looks until a file says that the writer is done, and says in one line what it saw.
 READER = """
@@ -64,7 +65,7 @@ def vectors_of(ids: np.ndarray) -> np.ndarray:
     return np.stack([np.random.default_rng(int(one)).normal(size=DIM) for one in ids]).astype(np.float32)
 
 
-def test_four_processes_read_while_one_writes_and_merges(tmp_path: Path, random: np.random.Generator) -> None:
+def test_processes_read_while_one_writes_and_merges(tmp_path: Path, random: np.random.Generator) -> None:
     path, stop = tmp_path / "a.velo", tmp_path / "stop"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     with velo.create(
@@ -86,7 +87,7 @@ def test_four_processes_read_while_one_writes_and_merges(tmp_path: Path, random:
                 assert reader.stdout.readline() == "open\n", reader.communicate()[1]
             calls: list[int] = []
             next_call, merges, end = 0, 0, time.monotonic() + SECONDS
-            while time.monotonic() < end:
+            while time.monotonic() < end or not merges:
                 ids = np.arange(next_call * GROUP, (next_call + 1) * GROUP)
                 index.insert(vectors_of(ids), ids, {"call": [next_call] * GROUP})
                 calls.append(next_call)

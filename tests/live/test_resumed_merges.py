@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from velo.building import build
 from velo.compaction import compactor, segment_builder
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
-N, NEW, DIM = 3000, 500, 24
+N, NEW, DIM = 1600, 300, 24
 
 #: Merges, and is killed where it is told.
 PROGRAM = """
@@ -84,6 +85,14 @@ def killed(source: Path, path: Path, stage: str, share: float) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.fixture(scope="module")
+def killed_in_write(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index whose merge was killed as it began to write; to be copied."""
+    path = tmp_path_factory.mktemp("killed") / "i.velo"
+    killed(grown, path, "write", 0.0)
+    return path
+
+
 def begun(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.glob("merge-*"))
 
@@ -127,12 +136,36 @@ STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "b
 @pytest.mark.parametrize(
     ("stage", "share"),
     [
-        ("scan", 0.5),
+        pytest.param(
+            "scan",
+            0.5,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+            ),
+        ),
         ("encode", 0.3),
-        ("encode", 1.0),
-        ("place", 0.0),
+        pytest.param(
+            "encode",
+            1.0,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+            ),
+        ),
+        pytest.param(
+            "place",
+            0.0,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+            ),
+        ),
         ("write", 0.5),
-        ("commit", 0.0),
+        pytest.param(
+            "commit",
+            0.0,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+            ),
+        ),
         ("built", 0),
     ],
 )
@@ -185,7 +218,26 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
     velo.verify(path)
 
 
-@pytest.mark.parametrize(("stage", "share"), [("encode", 0.3), ("encode", 1.0), ("write", 0.5)])
+@pytest.mark.parametrize(
+    ("stage", "share"),
+    [
+        ("encode", 1.0),
+        pytest.param(
+            "encode",
+            0.3,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_codes_are_copied_in_a_merge_that_goes_on"
+            ),
+        ),
+        pytest.param(
+            "write",
+            0.5,
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_resumed_merges.py::test_codes_are_copied_in_a_merge_that_goes_on"
+            ),
+        ),
+    ],
+)
 def test_codes_are_copied_in_a_merge_that_goes_on(
     tmp_path: Path, resumed: list[tuple[str, int, int]], stage: str, share: float
 ) -> None:
@@ -217,10 +269,13 @@ def test_codes_are_copied_in_a_merge_that_goes_on(
 
 
 def test_a_merge_of_segments_that_are_gone_is_removed(
-    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: list[tuple[str, int, int]]
+    killed_in_write: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resumed: list[tuple[str, int, int]],
 ) -> None:
     path = tmp_path / "i.velo"
-    killed(grown, path, "write", 0.0)
+    shutil.copytree(killed_in_write, path)
     with monkeypatch.context() as patch:
         patch.setattr(compactor, "_LATER_S", 60.0)
         patch.setattr(segment_builder.SegmentBuilder, "has_begun", False)
@@ -254,11 +309,11 @@ def test_what_goes_on_takes_the_delta_as_a_segment(
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing", "no-folder", "lies"])
 def test_what_it_wrote_down_may_be_damaged(
-    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]], damage: str
+    killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]], damage: str
 ) -> None:
     """Then it begins anew, or is forgotten; no row is lost."""
     path = tmp_path / "i.velo"
-    killed(grown, path, "write", 0.0)
+    shutil.copytree(killed_in_write, path)
     [file] = path.glob("merge-*.json")
     content = file.read_bytes()
     if damage == "flipped":
@@ -288,10 +343,10 @@ def test_what_it_wrote_down_may_be_damaged(
 
 
 def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
-    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
+    killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"
-    killed(grown, path, "write", 0.0)
+    shutil.copytree(killed_in_write, path)
     [file] = path.glob("merge-*.json")
     others = ["merge-notes.txt", "merge-two", "merge-zzzz.json", f"{file.name}.old"]
     for name in others:
@@ -304,10 +359,10 @@ def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
 
 
 def test_a_segment_that_is_named_twice_is_taken_by_no_merge(
-    grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
+    killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"
-    killed(grown, path, "write", 0.0)
+    shutil.copytree(killed_in_write, path)
     [file] = path.glob("merge-*.json")
     told = json.loads(file.read_bytes())
     words = -(-told["parts"][0][1] // 64) * 8

@@ -130,7 +130,22 @@ class World:
 
 @pytest.fixture(
     scope="module",
-    params=[*zip(METRICS, [None] * 3, strict=True), *zip(cycle(METRICS), RUNGS, strict=False)],
+    params=[
+        *zip(METRICS, [None] * 3, strict=True),
+        *(
+            pytest.param(
+                (metric, rung),
+                marks=[]
+                if number % 4 == 1
+                else [
+                    pytest.mark.long(
+                        guarded_by="tests/live/test_searches.py::test_a_recall_of_one_is_what_arithmetic_says"
+                    )
+                ],
+            )
+            for number, (metric, rung) in enumerate(zip(cycle(METRICS), RUNGS, strict=False))
+        ),
+    ],
     ids=lambda of: "-".join(map(str, of)),
 )
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -60,11 +60,11 @@ def test_segments_that_become_one(
 
 def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
     """Every row is found, segments stay few, and no segment is made again and again."""
-    vectors = np.random.default_rng(3).normal(size=(10_000, DIM)).astype(np.float32)
+    vectors = np.random.default_rng(3).normal(size=(3_200, 128)).astype(np.float32)
     made: dict[str, int] = {}
-    with velo.create(tmp_path / "i", dim=DIM, memory="1MiB", durability="process", threads=2) as index:
-        for start in range(0, len(vectors), 250):
-            index.insert(vectors[start : start + 250])
+    with velo.create(tmp_path / "i", dim=128, memory="1MiB", durability="process", threads=2) as index:
+        for start in range(0, len(vectors), 80):
+            index.insert(vectors[start : start + 80])
             for segment in index.info()["live"]["parts"]:
                 made[segment["path"]] = segment["n"]
         segments = index.info()["live"]["parts"]
@@ -72,8 +72,8 @@ def test_growing_writes_a_row_few_times(tmp_path: Path) -> None:
         written = sum(made.values()) / len(vectors)
         assert written <= 8, made
         assert sum(segment["n"] for segment in segments) <= len(vectors)
-        found = index.search(vectors[::1000], 1, recall=0.99)
-        assert found.ids[:, 0].tolist() == list(range(0, len(vectors), 1000))
+        found = index.search(vectors[::400], 1, recall=0.99)
+        assert found.ids[:, 0].tolist() == list(range(0, len(vectors), 400))
 
 
 def test_however_often_it_is_flushed_segments_stay_few(

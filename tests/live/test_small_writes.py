@@ -12,7 +12,7 @@ import velo
 from tests.live.rows import DIM, SCHEMA, table, vectors_of
 from velo.segments import delta
 
-WRITES = 500
+WRITES = 250
 
 
 def test_a_record_is_read_a_few_times_however_many_there_are(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests.long import count
 from velo import errors
 from velo.compaction import compactor
 from velo.folder.manifest import read_manifest
@@ -106,14 +108,54 @@ def nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     ("metric", "dtype", "kind", "bits"),
     [
         ("l2", "float32", "clusters", {}),
-        ("l2", "uint8", "clusters", {}),
-        ("l2", "float32", "cloud", {"memory_bits": 3, "record_bits": 1}),
+        pytest.param(
+            "l2",
+            "uint8",
+            "clusters",
+            {},
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_without_vectors.py::test_merges_keep_every_row_and_nearly_all_recall"
+            ),
+        ),
+        pytest.param(
+            "l2",
+            "float32",
+            "cloud",
+            {"memory_bits": 3, "record_bits": 1},
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_without_vectors.py::test_merges_keep_every_row_and_nearly_all_recall"
+            ),
+        ),
         ("l2", "float16", "cloud", {"page_links": False}),
-        ("ip", "float32", "clusters", {}),
+        pytest.param(
+            "ip",
+            "float32",
+            "clusters",
+            {},
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_without_vectors.py::test_merges_keep_every_row_and_nearly_all_recall"
+            ),
+        ),
         ("ip", "int8", "cloud", {"memory_bits": 2, "record_bits": 4}),
         ("cosine", "float32", "cloud", {"memory_bits": 4, "record_bits": 0}),
-        ("cosine", "uint8", "clusters", {}),
-        ("cosine", "int8", "cloud", {}),
+        pytest.param(
+            "cosine",
+            "uint8",
+            "clusters",
+            {},
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_without_vectors.py::test_merges_keep_every_row_and_nearly_all_recall"
+            ),
+        ),
+        pytest.param(
+            "cosine",
+            "int8",
+            "cloud",
+            {},
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_without_vectors.py::test_merges_keep_every_row_and_nearly_all_recall"
+            ),
+        ),
     ],
 )
 def test_merges_keep_every_row_and_nearly_all_recall(
@@ -123,7 +165,7 @@ def test_merges_keep_every_row_and_nearly_all_recall(
     random = np.random.default_rng(8)
     with velo.open(world.path, writable=True, threads=1) as index:
         before = world.recall(index)
-        for turn in range(5):
+        for turn in range(count(3, 5)):
             first = 1_500 + 280 * turn
             world.write(index, np.arange(first, first + 280))
             if turn % 2:
@@ -175,7 +217,7 @@ def test_codes_are_copied_as_they_are(tmp_path: Path, nothing_later: None, metri
 def test_codes_of_a_segment_that_others_outgrew_are_decoded(tmp_path: Path, nothing_later: None) -> None:
     """The larger segment stores its vectors: nothing is a copy, and whole numbers come back as they were."""
     for metric, dtype in (("l2", "uint8"), ("ip", "int8"), ("cosine", "uint8"), ("cosine", "float32")):
-        world = built(tmp_path / f"{metric}-{dtype}", metric, "cloud", dtype, 300, 1_500)
+        world = built(tmp_path / f"{metric}-{dtype}", metric, "cloud", dtype, 300, 900)
         if metric == "cosine":
             world.vectors[7] = 0
             world.path = tmp_path / f"{metric}-{dtype}-zero"
@@ -186,12 +228,12 @@ def test_codes_of_a_segment_that_others_outgrew_are_decoded(tmp_path: Path, noth
             ).close()
         with velo.open(world.path, writable=True, threads=1) as index:
             before = world.recall(index)
-            world.write(index, np.arange(300, 1_500))
+            world.write(index, np.arange(300, 900))
             index.flush()
             index.optimize()
             world.check(index)
             assert world.recall(index) >= before - 0.02
-            found = index.search(world.queries[:4], 1_500, list_size=1_500)
+            found = index.search(world.queries[:4], 900, list_size=900)
             [segment] = index._folders[0].live.seen
             decoded = segment.decoded(np.arange(segment.n))
             ids = segment.ids.of(np.arange(segment.n))
@@ -199,7 +241,7 @@ def test_codes_of_a_segment_that_others_outgrew_are_decoded(tmp_path: Path, noth
                 of_zero = found.distances[np.equal(found.ids, 7)]
                 assert of_zero == pytest.approx([0.5] * 4, abs=0.01)
                 assert not decoded[ids == 7].any()
-                assert np.linalg.norm(decoded[ids != 7], axis=1) == pytest.approx(np.ones(1_499), abs=0.01)
+                assert np.linalg.norm(decoded[ids != 7], axis=1) == pytest.approx(np.ones(899), abs=0.01)
             else:
                 assert (decoded == world.vectors[ids]).all()
 
@@ -274,7 +316,7 @@ def test_what_a_recall_means_stays(of_few_bits: tuple[World, velo.Index, float])
     """Rows that codes alone tell of seem to be found without a miss; that is not taken for recall."""
     world, index, most = of_few_bits
     assert 0.8 < most < 0.97
-    for turn in range(7):
+    for turn in range(count(3, 7)):
         world.write(index, np.arange(2_000 + 280 * turn, 2_280 + 280 * turn))
         world.delete(index, world.ids[turn::9])
         index.optimize()
@@ -333,8 +375,25 @@ def test_a_snapshot_of_it_is_merged_too(tmp_path: Path, nothing_later: None) -> 
         assert copy.get([5])["color"].to_pylist() == [None]
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+@pytest.mark.parametrize(
+    ("metric", "dtype"),
+    [
+        ("l2", "float32"),
+        ("ip", "float16"),
+        ("cosine", "uint8"),
+        ("l2", "int8"),
+        *(
+            pytest.param(
+                metric,
+                dtype,
+                marks=pytest.mark.long(
+                    guarded_by="tests/live/test_without_vectors.py::test_an_update_writes_what_codes_tell"
+                ),
+            )
+            for metric, dtype in product(("l2", "ip", "cosine"), ("float32", "float16", "uint8", "int8"))
+        ),
+    ],
+)
 def test_an_update_writes_what_codes_tell(
     tmp_path: Path, nothing_later: None, metric: Any, dtype: str
 ) -> None:

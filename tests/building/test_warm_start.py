@@ -16,9 +16,9 @@ from velo.options import BuildOptions
 from velo.testing import synthetic_vectors
 from velo.types import AnyArray
 
-ROWS, DIM, NEW = 4_000, 32, 400
+ROWS, DIM, NEW = 2_000, 32, 200
 #: A build of these rows takes more in one piece; in partitions there is room for a former index beside it.
-APART = 400_000
+APART = 250_000
 GONE = np.iinfo(np.uint32).max
 
 
@@ -46,15 +46,30 @@ def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) ->
     return float(np.mean(np.take_along_axis(distances, found, axis=1) <= truth[:, None]))
 
 
-@pytest.mark.parametrize("build_memory", [None, APART])
-@pytest.mark.parametrize("page_links", [True, False])
-@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize(
+    ("metric", "page_links", "build_memory"),
+    [
+        ("l2", True, None),
+        ("ip", False, None),
+        ("l2", False, APART),
+        ("ip", True, APART),
+        *(
+            pytest.param(
+                *case,
+                marks=pytest.mark.long(
+                    guarded_by="tests/building/test_warm_start.py::test_it_finds_what_a_fresh_one_finds"
+                ),
+            )
+            for case in (("l2", False, None), ("ip", True, None), ("l2", True, APART), ("ip", False, APART))
+        ),
+    ],
+)
 def test_it_finds_what_a_fresh_one_finds(
     tmp_path: Path, metric: Any, page_links: bool, build_memory: int | None
 ) -> None:
     rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
     options = BuildOptions(
-        metric=metric, degree=24, links_kept=24, page_links=page_links, threads=2, calibrate=False
+        metric=metric, degree=24, links_kept=24, page_links=page_links, threads=1, calibrate=False
     )
     build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
     gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)
