@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
 
-from tests import long
+from tests import child, long
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,18 +69,7 @@ def random(record_property) -> np.random.Generator:
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """A program in a fresh interpreter that finds this velo."""
 
-    def run(program: str, *arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            **options,
-        )
-
-    return run
+    return child.run
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import velo
+from tests import child
 from tests.long import count
 from velo import errors
 from velo.building.build import build_shard
@@ -487,12 +486,7 @@ LONG_BUILD = """
 
 
 def _during_a_long_build(path: Path, number: int) -> str:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(LONG_BUILD), str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
-    )
+    process = child.start(LONG_BUILD, path)
     assert process.stdout is not None
     for line in process.stdout:
         if int(line) > 5_000:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests.long import count
 from velo import errors
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 from velo.types import MetricName
@@ -146,8 +147,8 @@ PROGRAM = """
             peak = peak or memory("VmHWM")
 
     options = BuildOptions(degree=120, links_kept=8, build_list_size=16, threads=2, calibrate=False)
-    rows = as_source(synthetic_vectors(40_000, 16, seed=5))
-    warm_start = WarmStart(Path(sys.argv[3]), np.load(sys.argv[4])) if len(sys.argv) > 3 else None
+    rows = as_source(synthetic_vectors(int(sys.argv[3]), 16, seed=5))
+    warm_start = WarmStart(Path(sys.argv[4]), np.load(sys.argv[5])) if len(sys.argv) > 4 else None
     budget = int(sys.argv[2]) or None
     build_shard(sys.argv[1], rows, options, build_memory=budget, warm_start=warm_start, watch=watch)
     print(peak - base)
@@ -156,16 +157,17 @@ PROGRAM = """
 
 def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     """What partitions take, and some buffers; one piece takes more, and so do all lists of a former index."""
-    budget = 3_000_000
-    # Of the 40,000 rows of a former index the first tenth is gone; the new one has others in their place.
-    rows = synthetic_vectors(40_000, 16, seed=5)
-    rows[:4_000] = synthetic_vectors(4_000, 16, seed=6)
+    n = count(12_000, 40_000)
+    budget = 75 * n
+    # Of the rows of a former index the first tenth is gone; the new one has others in their place.
+    rows = synthetic_vectors(n, 16, seed=5)
+    rows[: n // 10] = synthetic_vectors(n // 10, 16, seed=6)
     quick: dict[str, Any] = {"degree": 120, "links_kept": 8, "build_list_size": 16, "calibrate": False}
     velo.build(tmp_path / "former", rows, **quick).close()
     with velo.open(tmp_path / "former") as index:
-        places = np.empty(40_000, np.uint32)
-        places[index._seen().ids.vertices(np.arange(40_000))] = np.arange(40_000)
-    places[places < 4_000] = np.iinfo(np.uint32).max
+        places = np.empty(n, np.uint32)
+        places[index._seen().ids.vertices(np.arange(n))] = np.arange(n)
+    places[places < n // 10] = np.iinfo(np.uint32).max
     np.save(tmp_path / "places.npy", places)
     grown = {}
     for name, limit, *warm_start in (
@@ -173,11 +175,12 @@ def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
         ("apart", budget),
         ("on", budget, tmp_path / "former", tmp_path / "places.npy"),
     ):
-        done = run_python(PROGRAM, tmp_path / name, limit, *warm_start)
+        done = run_python(PROGRAM, tmp_path / name, limit, n, *warm_start)
         assert done.returncode == 0, done.stderr
         grown[name] = int(done.stdout)
         velo.verify(tmp_path / name)
-    buffers = 12 << 20
+    print(grown)
+    buffers = count(4, 12) << 20
     assert max(grown["apart"], grown["on"]) < budget + buffers < grown["whole"], grown
 
 
@@ -206,11 +209,12 @@ def test_a_quarter_and_64_mib_are_enough_from_the_first_row_to_the_last_of_calib
     tmp_path: Path, run_python: Any
 ) -> None:
     """Also for what Python brings along; pandas is not, even where it is installed."""
-    np.save(tmp_path / "rows.npy", synthetic_vectors(60_000, 64, seed=5))
+    np.save(tmp_path / "rows.npy", synthetic_vectors(count(15_000, 60_000), 64, seed=5))
     done = run_python(WHOLE_PROGRAM, tmp_path / "rows.npy", tmp_path / "i")
     assert done.returncode == 0, done.stderr
     beside, *imported = done.stdout.split()
     assert imported == []
+    print(beside)
     assert int(beside) < 64 << 20
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from tests.long import count
 from velo import errors
 from velo.building.build import build_shard
@@ -95,14 +94,7 @@ PROGRAM = """
 
 
 def killed_and_resumed(folder: Path, threads: int, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), folder, str(threads), json.dumps(turns)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    done = child.run(PROGRAM, folder, threads, json.dumps(turns))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -354,13 +346,7 @@ LEAVE = """
 
 
 def _start(path: Path, cut: dict[str, Any]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(LEAVE), str(path), json.dumps(cut)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
-    )
+    return child.start(LEAVE, path, json.dumps(cut), stdin=subprocess.PIPE)
 
 
 def _leave_killed(path: Path, cut: dict[str, Any]) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from velo import errors
 from velo.building.vectors import store_vectors
 from velo.folder.exchange import locked
@@ -122,19 +119,7 @@ def test_killed_while_it_stores(rows: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows)
     np.save(tmp_path / "order.npy", order_of(path))
     for where in ("adding", "never"):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                textwrap.dedent(KILLED),
-                path,
-                tmp_path / "rows.npy",
-                tmp_path / "order.npy",
-                where,
-            ],
-            check=False,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
-        )
+        done = child.run(KILLED, path, tmp_path / "rows.npy", tmp_path / "order.npy", where)
         killed = where == "adding"
         assert done.returncode == (-signal.SIGKILL if killed else 0)
         with velo.open(path) as index:

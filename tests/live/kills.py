@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import velo
+from tests import child
 
 DIM = 6
 IDS = 400
@@ -130,14 +128,12 @@ def check_words(index: velo.Index, rows: pa.Table) -> None:
 
 def kill_one(path: Path, state: State, seed: int, durability: str, seconds: float) -> State:
     """One process, killed; returns what is there afterwards, which the ledger allows."""
-    command = [sys.executable, "-c", CHILD, str(path), str(seed), durability, str(DIM), str(IDS)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
-        assert child.stdout is not None
-        assert "open" in json.loads(child.stdout.readline()), "it opens after every kill"
+    with child.start(CHILD, path, seed, durability, DIM, IDS) as process:
+        assert process.stdout is not None
+        assert "open" in json.loads(process.stdout.readline()), "it opens after every kill"
         time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-        told = child.stdout.readlines()
+        process.send_signal(signal.SIGKILL)
+        told = process.stdout.readlines()
     pending: dict[str, Any] | None = None
     for line in told:
         if not line.endswith("\n"):

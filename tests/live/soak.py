@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 import velo
+from tests import child
 from velo.errors import VeloError
 
 DIM = 8
@@ -149,7 +150,6 @@ def read(folder: Path, ends_at: float, random: np.random.Generator) -> tuple[dic
 
 def run(folder: Path, seconds: float, seed: int, readers: int) -> tuple[dict[str, int], list[str]]:
     """One writer and the readers, each a process; the calls of each kind, and the errors."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     processes = [
         subprocess.Popen(
             [
@@ -163,7 +163,7 @@ def run(folder: Path, seconds: float, seed: int, readers: int) -> tuple[dict[str
                 role,
             ],
             stdout=subprocess.PIPE,
-            env=environment,
+            env=child.environment(),
             text=True,
         )
         for number, role in enumerate(["write"] + ["read"] * readers)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests import child
 from tests.live.interrupts import interrupted, places_of
 from tests.long import count
 from velo.errors import InvalidArgumentError, ReadOnlyError, UnknownColumnError, UnsupportedError
@@ -293,7 +291,7 @@ def test_an_interrupt_leaves_the_columns_wholly_or_not(
     shutil.copytree(path, tmp_path / "first")
     with velo.open(tmp_path / "first", writable=True, threads=1) as index:
         places = places_of(lambda: add(index))
-    for at in random.choice(places, min(places, count(6, 60, "VELO_TEST_PLACES")), replace=False).tolist():
+    for at in random.choice(places, min(places, count(2, 60, "VELO_TEST_PLACES")), replace=False).tolist():
         copy = tmp_path / f"at-{at}"
         shutil.copytree(path, copy)
         with velo.open(copy, writable=True, threads=1) as index:
@@ -328,19 +326,14 @@ with velo.open(sys.argv[1], writable=True, threads=1) as index:
 
 
 def test_a_kill_leaves_the_columns_wholly_or_not(path: Path, random: np.random.Generator) -> None:
-    for _ in range(count(2, 12, "VELO_TEST_KILLS")):
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
-        ) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == "open\n", "it opens after every kill"
-            told = [child.stdout.readline() for _ in range(int(random.integers(1, 12)))]
+    for _ in range(count(1, 12, "VELO_TEST_KILLS")):
+        with child.start(CHILD, path) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n", "it opens after every kill"
+            told = [process.stdout.readline() for _ in range(int(random.integers(1, 12)))]
             time.sleep(float(random.uniform(0, 0.004)))
-            child.send_signal(signal.SIGKILL)
-            told += child.stdout.readlines()
+            process.send_signal(signal.SIGKILL)
+            told += process.stdout.readlines()
         told = [line for line in told if line.endswith("\n")]  # the kill may cut the last one
         done = [int(line.split()[1]) for line in told if line.startswith("done")]
         asked = [int(line.split()[1]) for line in told if line.startswith("asked")]

@@ -17,7 +17,6 @@ from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 DIM = 24
 K = 10
-METRICS: tuple[Any, ...] = ("l2", "ip", "cosine")
 PLANS: tuple[Any, ...] = ("links_in_memory", "links_on_disk")
 #: A worker that has one query at a time shares no read.
 ALONE = velo.OpenTuning(queries_in_flight=1, cache_share=0.0)
@@ -40,13 +39,25 @@ def grown(path: Path, metric: Any, rows: np.ndarray, young: int, each: int) -> N
         index.insert(rows[base + young * each :])
 
 
-@pytest.fixture(scope="module", params=METRICS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "l2",
+        "ip",
+        pytest.param(
+            "cosine",
+            marks=pytest.mark.long(
+                guarded_by="tests/live/test_bounds.py::test_young_segments_add_few_reads_and_keep_the_recall"
+            ),
+        ),
+    ],
+)
 def segments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("segments")
-    rows = rows_of(3_000, seed=5)
-    grown(folder / "a.velo", request.param, rows, 6, 60)
+    rows = rows_of(6_000, seed=5)
+    grown(folder / "a.velo", request.param, rows, 6, 120)
     velo.build(folder / "whole.velo", rows, metric=request.param, threads=1).close()
-    return folder / "a.velo", request.param, rows, rows_of(200, seed=5, start=3_000)
+    return folder / "a.velo", request.param, rows, rows_of(200, seed=5, start=6_000)
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -15,7 +15,7 @@ from velo.compaction import compactor
 from velo.compaction.worker import Worker
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
-N, YOUNG, DIM = 2_000, 200, 16
+N, YOUNG, DIM = 900, 90, 16
 VECTORS = synthetic_vectors(N + YOUNG, DIM, seed=3)
 
 

@@ -200,7 +200,7 @@ schema = pa.schema(
 )
 with velo.create(sys.argv[1], dim=8, metadata=schema, threads=1, durability="process") as index:
     for _ in range(4):
-        texts = [random.bytes(8_000).hex() for _ in range(400)]
+        texts = [random.bytes(8_000).hex() for _ in range(300)]
         columns = {
             "text": texts,
             "tags": [[one[:5_000], one[5_000:]] for one in texts],
@@ -232,7 +232,7 @@ with velo.open(sys.argv[1], writable=True, memory="16MiB", merge_memory="16MiB",
     ended = False
     looks = threading.Thread(target=look)
     looks.start()
-    index.delete(range(0, 1_600, 5))
+    index.delete(range(0, 1_200, 5))
     index.optimize()
     ended = True
     looks.join()
@@ -246,7 +246,7 @@ def test_a_merge_does_not_take_what_its_columns_take(run_python: Any, tmp_path: 
     done = run_python(_WRITES, tmp_path / "i")
     assert done.returncode == 0, done.stderr
     columns = sum(file.stat().st_size for file in (tmp_path / "i").rglob("columns.arrow"))
-    # The graph of 1,280 rows takes a MiB, Arrow's pool a few.
+    # The graph of 960 rows takes a MiB, Arrow's pool a few.
     bound = 32 << 20
     assert columns > 2 * bound
     done = run_python(_MERGES, tmp_path / "i")

@@ -337,6 +337,7 @@ def test_writes_and_searches_go_on_while_segments_are_made(tmp_path: Path) -> No
                     assert found.ids[0] == 700
                     assert len(set(found.ids.tolist())) == 5
                     assert index.count([1, 2, 3]) == 3
+                    time.sleep(0.002)
             except BaseException as error:
                 failures.append(error)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from tests.live import kills
 from tests.long import count
 
@@ -54,19 +53,14 @@ def test_kills_of_deletes(tmp_path: Path, random: np.random.Generator, durabilit
     acknowledged: set[int] = set()
     kills = count(2, 6, "VELO_TEST_KILLS")
     for turn in range(kills):
-        with subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(path), str(turn), durability],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
-        ) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline().startswith("open"), "it opens after every kill"
+        with child.start(CHILD, path, turn, durability) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("open"), "it opens after every kill"
             least = 4 if turn == kills - 1 else 0  # the last one has something to tell
-            told = [child.stdout.readline() for _ in range(int(random.integers(least, 40)))]
+            told = [process.stdout.readline() for _ in range(int(random.integers(least, 40)))]
             time.sleep(float(random.uniform(0, 0.004)))
-            child.send_signal(signal.SIGKILL)
-            told += child.stdout.readlines()
+            process.send_signal(signal.SIGKILL)
+            told += process.stdout.readlines()
         pending: set[int] = set()
         for line in told:
             word, *ids = line.split()
@@ -91,4 +85,4 @@ def test_kills_of_deletes(tmp_path: Path, random: np.random.Generator, durabilit
 def test_kills_of_a_mixed_load(tmp_path: Path, durability: str) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
-    kills.run(tmp_path, count(3, 12, "VELO_TEST_KILLS"), seed, durability)
+    kills.run(tmp_path, count(2, 12, "VELO_TEST_KILLS"), seed, durability)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +17,9 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests import child
 from tests.live.rows import DIM, SCHEMA, no_room, table, vectors_of
+from tests.long import count
 from velo import errors
 from velo.compaction import segment_builder
 from velo.segments.data import LiveData
@@ -537,9 +536,7 @@ def test_a_process_that_dies(tmp_path: Path, step: str) -> None:
     path = tmp_path / "a"
     with velo.create(path, dim=3, threads=1) as index:
         index.insert(np.ones((1, 3)), ids=[2])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path), step], env=environment, check=False)
-    assert done.returncode == 9
+    assert child.run(PROGRAM, path, step).returncode == 9
     assert len(folders_of(path)) == 1, "the part is there, named or not"
     ids = [2] if step != "after" else [1, 2, 3]
     with velo.open(path, threads=1) as index:
@@ -617,13 +614,14 @@ import resource, sys
 import numpy as np
 import velo
 
-rows = np.random.default_rng(4).normal(size=(30_000, 1_024)).astype(np.float32)
-velo.build(sys.argv[1] + "-warm", rows[:2_000], threads=2).close()  # libraries and the first use of them
+count, dim, memory, merge_memory = map(int, sys.argv[2:])
+rows = np.random.default_rng(4).normal(size=(count, dim)).astype(np.float32)
+velo.build(sys.argv[1] + "-warm", rows[:1_000], threads=2).close()  # libraries and the first use of them
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
-with velo.create(sys.argv[1], dim=1_024, memory="16MiB", merge_memory="8MiB", threads=2) as index:
+with velo.create(sys.argv[1], dim=dim, memory=memory, merge_memory=merge_memory, threads=2) as index:
     before = peak()
     index.insert(rows)
     print(peak() - before, len(index), index.search(rows[77], 1, recall=1.0).ids[0])
@@ -631,8 +629,12 @@ with velo.create(sys.argv[1], dim=1_024, memory="16MiB", merge_memory="8MiB", th
 
 
 def test_it_takes_the_memory_that_merges_may_take(run_python: Any, tmp_path: Path) -> None:
-    done = run_python(MEMORY, tmp_path / "a")
+    rows, dim = count(6_000, 30_000), count(512, 1_024)
+    memory, merge_memory, beside = count(2, 16) << 20, count(4, 8) << 20, count(5, 64) << 20
+    assert memory + merge_memory + beside < rows * dim * 4, "the rows themselves are more"
+    done = run_python(MEMORY, tmp_path / "a", rows, dim, memory, merge_memory)
     assert done.returncode == 0, done.stderr
-    taken, count, found = map(int, done.stdout.split())
-    assert (count, found) == (30_000, 77)
-    assert taken <= (16 + 8 + 64) << 20, "the rows are 117 MiB"
+    taken, length, found = map(int, done.stdout.split())
+    assert (length, found) == (rows, 77)
+    print(taken)
+    assert taken <= memory + merge_memory + beside

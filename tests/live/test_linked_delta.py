@@ -133,16 +133,17 @@ def cluster_order(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
     """Queries for every cluster, those that are still to come among them, find what is promised."""
+    rows = len(sample.base)
     vectors = sample.base[cluster_order(sample.base, seed=5)]
     with velo.create(tmp_path / "a", dim=128, dtype="uint8", durability="process", threads=1) as index:
-        for start in range(0, ROWS, 500):
+        for start in range(0, rows, 500):
             index.insert(vectors[start : start + 500])
             end = start + 500
             if end % 2500:
                 continue
             asked = [sample.queries]
-            if end < ROWS:
-                asked.append(vectors[np.random.default_rng(end).integers(end, ROWS, 200)])
+            if end < rows:
+                asked.append(vectors[np.random.default_rng(end).integers(end, rows, 200)])
             for queries in asked:
                 exact = index.search(queries, k=10, exact=True)
                 assert share_found(index.search(queries, k=10), exact) >= 0.99, end
@@ -155,8 +156,8 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
             shares.append(share_found(got, exact))
             measured.append(got.stats["estimates"].mean())
         assert measured == sorted(set(measured)), measured
-        assert measured[2] < ROWS / 3
-        assert measured[3] == ROWS
+        assert measured[2] < rows / 3
+        assert measured[3] == rows
         assert (np.array(shares) >= (0.99, 0.995, 0.999, 1)).all(), shares
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from tests.live.rows import DIM, vectors_of
 from tests.long import count
 from velo import errors
@@ -232,8 +231,7 @@ def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) 
 
 def test_a_commit_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
     memory, merge_memory, each = 16 << 20, 4 << 20, count(1_200, 4_000)
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "i"), str(memory), str(merge_memory), str(each)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    run = child.run(PROGRAM, tmp_path / "i", memory, merge_memory, each)
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
     assert told["count"] == 3 * each
@@ -259,24 +257,24 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         build(folder, *arguments, **how)
         running.pop()
 
-    rows = vectors_of(6_400)
+    rows = vectors_of(5_800)
     options: dict[str, Any] = {
         "memory": "1MiB",
-        "merge_memory": 130_000,
+        "merge_memory": 120_000,
         "durability": "process",
         "threads": 1,
     }
     with velo.create(tmp_path / "i", dim=DIM, **options) as index:
-        for start in range(0, 6_000, 1_000):
-            index.insert(rows[start : start + 1_000])
+        for start in range(0, 5_400, 900):
+            index.insert(rows[start : start + 900])
             index.flush()
         assert index._folders[0].compactor is not None
         index._folders[0].compactor.join()
         monkeypatch.setattr(segment_builder, "build_segment", watched)
-        index.insert(rows[6_000:6_200])
+        index.insert(rows[5_400:5_600])
         index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)
-        index.insert(rows[6_200:])
+        index.insert(rows[5_600:])
         index._folders[0].compactor.suggest()
         memory = index._folders[0].compactor._maker._memory
         deadline = time.monotonic() + 60
@@ -287,9 +285,9 @@ def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest
         index._folders[0].compactor.join()
         assert ["parts", "delta"] not in seen
         assert seen[:2] == [["parts"], ["delta"]]
-        assert len(index) == 6_400
+        assert len(index) == 5_800
         found = index.search(rows[::800], 1, recall=1.0)
-        assert found.ids[:, 0].tolist() == list(range(0, 6_400, 800))
+        assert found.ids[:, 0].tolist() == list(range(0, 5_800, 800))
 
 
 #: Prints by how much the memory of this process that is no mapped file grows by an index.
@@ -323,9 +321,6 @@ def test_a_young_segment_takes_little_beside_its_codes(tmp_path: Path) -> None:
         assert len(index.info()["live"]["parts"]) == 4
 
     def grown_by(path: Path) -> int:
-        told = subprocess.run(
-            [sys.executable, "-c", OPENED, one, path], capture_output=True, check=True, timeout=120
-        )
-        return int(told.stdout)
+        return int(child.run(OPENED, one, path, check=True).stdout)
 
     assert grown_by(many) - grown_by(one) < 3 * 2 << 20

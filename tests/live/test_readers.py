@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import velo
+from tests import child
 from tests.long import count
 from velo.index import folder as segments
 from velo.segments.segment import Segment
@@ -67,18 +66,11 @@ def vectors_of(ids: np.ndarray) -> np.ndarray:
 
 def test_processes_read_while_one_writes_and_merges(tmp_path: Path, random: np.random.Generator) -> None:
     path, stop = tmp_path / "a.velo", tmp_path / "stop"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     with velo.create(
         path, dim=DIM, metadata=pa.schema([("call", pa.int64())]), durability="interval"
     ) as index:
         readers = [
-            subprocess.Popen(
-                [sys.executable, "-c", READER, str(path), str(stop), str(DIM), str(GROUP), str(number)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
+            child.start(READER, path, stop, DIM, GROUP, number, stderr=subprocess.PIPE)
             for number in range(READERS)
         ]
         try:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from velo.building import build
 from velo.compaction import compactor, segment_builder
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
@@ -74,14 +71,7 @@ def killed(source: Path, path: Path, stage: str, share: float) -> None:
     """A copy of an index whose merge was killed."""
     with velo.open(source, threads=1) as index:
         index.snapshot(path)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), path, stage, str(share)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)},
-    )
+    done = child.run(PROGRAM, path, stage, share)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

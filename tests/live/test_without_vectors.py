@@ -185,7 +185,21 @@ def test_merges_keep_every_row_and_nearly_all_recall(
     assert velo.verify(world.path) > 0
 
 
-@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "ip",
+        *(
+            pytest.param(
+                metric,
+                marks=pytest.mark.long(
+                    guarded_by="tests/live/test_without_vectors.py::test_codes_are_copied_as_they_are"
+                ),
+            )
+            for metric in ("l2", "cosine")
+        ),
+    ],
+)
 def test_codes_are_copied_as_they_are(tmp_path: Path, nothing_later: None, metric: Any) -> None:
     """Each row is at the distance that it was at before, to the last bit."""
     bits = {"memory_bits": 2, "record_bits": 1}

@@ -23,7 +23,7 @@ from velo.testing import synthetic_vectors
     [(64, "f32", "30%"), (128, "u8", "20%"), (400, "f16", "15%"), (96, "i8", None)],
 )
 def test_sizes_are_those_of_an_index(dim: int, dtype: Any, memory: str | None, tmp_path: Path) -> None:
-    n = 8000
+    n = 4000
     rows = synthetic_vectors(n, dim, seed=2)
     kinds = {"f32": np.float32, "f16": np.float16, "u8": np.uint8, "i8": np.int8}
     if dtype in ("u8", "i8"):

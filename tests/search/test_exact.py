@@ -100,7 +100,23 @@ def test_distances_are_those_of_float64(
             assert not own.distances.any()
 
 
-@pytest.mark.parametrize(("rung", "cached"), [*((rung, False) for rung in RUNGS), (ON_DISK, True)], ids=str)
+@pytest.mark.parametrize(
+    ("rung", "cached"),
+    [
+        *(
+            pytest.param(
+                rung,
+                False,
+                marks=[]
+                if number % 4 == 1
+                else [pytest.mark.long(guarded_by="tests/search/test_exact.py::test_every_kind_of_search")],
+            )
+            for number, rung in enumerate(RUNGS)
+        ),
+        (ON_DISK, True),
+    ],
+    ids=str,
+)
 def test_every_kind_of_search(rung: Rung, cached: bool, tmp_path: Path, random: np.random.Generator) -> None:
     rows = rows_of("float32", random)
     groups = random.integers(0, 5, size=N)

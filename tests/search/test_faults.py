@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import child
 from tests.rungs import LINKS, budget_of
 
 LATE, REORDERED, SHORT, EIO_ONCE, EIO_FOREVER, AGAIN, BIT_FLIP, WRONG_PAGE = (1 << bit for bit in range(8))
@@ -23,10 +21,9 @@ PROGRAM = """
     import numpy as np
     import velo
     from velo.formats import open_vectors
-    path, queries, seed, faults, how, exact, memory = sys.argv[1:]
+    path, queries, worlds, how, exact, memory = sys.argv[1:]
     last = {"False": {}, "True": {"exact": True}, "every": {"recall": 1.0}}[exact]
-    queries = open_vectors(queries).read()[:80]
-    tuning = velo.OpenTuning(simulated_seed=int(seed), simulated_faults=int(faults))
+    queries = open_vectors(queries).read()[: 15 if exact == "every" else 80]
 
     def told(found):
         if isinstance(found, velo.SearchResult):
@@ -48,10 +45,12 @@ PROGRAM = """
         return [told(found) for found in await asyncio.gather(*searches, return_exceptions=True)]
 
     memory = int(memory) if memory.isdigit() else memory
-    with velo.open(path, memory=memory, threads=1, tuning=tuning) as index:
-        assert index.info()["device"]["name"] == "simulated"
-        answers = list(blocking(index)) if how == "blocking" else asyncio.run(asynchronous(index))
-    print(json.dumps(answers))
+    for seed, faults in json.loads(worlds):
+        tuning = velo.OpenTuning(simulated_seed=seed, simulated_faults=faults)
+        with velo.open(path, memory=memory, threads=1, tuning=tuning) as index:
+            assert index.info()["device"]["name"] == "simulated"
+            found = list(blocking(index)) if how == "blocking" else asyncio.run(asynchronous(index))
+        print(json.dumps(found))
     """
 
 
@@ -67,75 +66,61 @@ def answers(
     library: Path,
     path: Path,
     queries: Path,
-    seed: int,
-    faults: int,
+    worlds: list[tuple[int, int]],
     how: str,
     exact: bool | str,
     memory: str = "20%",
-) -> Any:
-    asked = [path, queries, str(seed), str(faults), how, str(exact), memory]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), *asked],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=os.environ
-        | {
-            "VELO_LIBRARY": str(library),
-            "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder),
-        },
-    )
+) -> list[Any]:
+    """The answers in each world: a seed and what goes wrong."""
+    env = child.environment() | {"VELO_LIBRARY": str(library)}
+    done = child.run(PROGRAM, path, queries, json.dumps(worlds), how, exact, memory, env=env)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def ask(simulated: Path, sample: Any, sample_path: Path) -> Any:
-    def asked(seed: int, faults: int, how: str = "blocking", exact: bool | str = False, **more: str) -> Any:
+    def asked(
+        worlds: list[tuple[int, int]], how: str = "blocking", exact: bool | str = False, **more: str
+    ) -> list[Any]:
         queries = sample.folder / "sample_queries.u8bin"
-        return answers(simulated, sample_path, queries, seed, faults, how, exact, **more)
+        return answers(simulated, sample_path, queries, worlds, how, exact, **more)
 
     return asked
 
 
-@pytest.fixture(scope="module")
-def expected(ask: Any) -> Any:
-    return ask(1, 0)
+BENIGN = [LATE, SHORT, AGAIN, EIO_ONCE, WRONG_PAGE, LATE | SHORT | AGAIN | REORDERED | EIO_ONCE]
+HARMFUL = {EIO_FOREVER: "DeviceError", BIT_FLIP: "CorruptIndexError"}
 
 
-@pytest.mark.parametrize(
-    "faults", [LATE, SHORT, AGAIN, EIO_ONCE, WRONG_PAGE, LATE | SHORT | AGAIN | REORDERED | EIO_ONCE]
-)
-def test_what_a_device_may_do_changes_no_answer(faults: int, ask: Any, expected: Any) -> None:
-    assert [sorted(one["ids"]) for one in ask(7, faults)] == [sorted(one["ids"]) for one in expected]
+def test_faults_of_a_device_change_no_answer_or_name_the_page(ask: Any) -> None:
+    """A device may be late, short or wrong once; a page that stays unreadable or damaged is an error."""
+    worlds = [(1, 0), *((7, faults) for faults in BENIGN), *((3, faults) for faults in HARMFUL)]
+    right, *others = ask([*worlds, (5, EVERYTHING), (5, EVERYTHING)])
+    for faults, found in zip(BENIGN, others, strict=False):
+        assert [sorted(one["ids"]) for one in found] == [sorted(one["ids"]) for one in right], faults
+    errors_named_in(others[len(BENIGN) : -2], right)
+    assert others[-2] == others[-1], "a seed is one world"
+    errors_named_in(ask([(3, faults) for faults in HARMFUL], "asynchronous"), right)
 
 
-@pytest.mark.parametrize(
-    ("faults", "kind"),
-    [(EIO_FOREVER, "DeviceError"), (BIT_FLIP, "CorruptIndexError")],
-)
-@pytest.mark.parametrize("how", ["blocking", "asynchronous"])
-def test_what_it_may_not_do_is_an_error_that_names_the_page(
-    faults: int, kind: str, how: str, ask: Any, expected: Any
-) -> None:
-    found = ask(3, faults, how)
-    failed = [one for one in found if "error" in one]
-    assert failed
-    assert len(failed) < len(found)
-    for one in failed:
-        assert (one["error"], one["file"], one["argument"]) == (kind, "pages.bin", None)
-        assert f"page {one['page']} of pages.bin" in one["message"]
-    for one, right in zip(found, expected, strict=True):
-        assert "error" in one or one["ids"] == right["ids"]
+def errors_named_in(worlds: list[Any], right: Any) -> None:
+    for kind, found in zip(HARMFUL.values(), worlds, strict=True):
+        failed = [one for one in found if "error" in one]
+        assert failed
+        assert len(failed) < len(found)
+        for one in failed:
+            assert (one["error"], one["file"], one["argument"]) == (kind, "pages.bin", None)
+            assert f"page {one['page']} of pages.bin" in one["message"]
+        for one, expected in zip(found, right, strict=True):
+            assert "error" in one or one["ids"] == expected["ids"]
 
 
 @pytest.mark.parametrize("how", ["blocking", "asynchronous"])
-def test_faults_while_vectors_are_read(how: str, ask: Any) -> None:
-    right = ask(1, 0, exact=True)
+def test_faults_while_vectors_are_read_name_the_file_and_the_page(how: str, ask: Any) -> None:
     files = set()
-    for faults, kind in ((EIO_FOREVER, "DeviceError"), (BIT_FLIP | SHORT, "CorruptIndexError")):
-        found = ask(4, faults, how, exact=True)
+    right, *others = ask([(1, 0), (4, EIO_FOREVER), (4, BIT_FLIP | SHORT)], how, exact=True)
+    for found, kind in zip(others, ("DeviceError", "CorruptIndexError"), strict=True):
         failed = [one for one in found if "error" in one]
         assert len(failed) < len(found)
         for one in failed:
@@ -148,11 +133,11 @@ def test_faults_while_vectors_are_read(how: str, ask: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["blocking", "asynchronous"])
-def test_faults_while_every_vector_is_read(how: str, ask: Any) -> None:
-    right = ask(1, 0, exact="every")
+def test_faults_while_every_vector_is_read_are_errors_of_that_file(how: str, ask: Any) -> None:
+    worlds = [(4, BIT_FLIP | SHORT), (5, EIO_FOREVER), (6, LATE | SHORT | AGAIN | REORDERED)]
+    right, *others = ask([(1, 0), *worlds], how, exact="every")
     failures = 0
-    for seed, faults in ((4, BIT_FLIP | SHORT), (5, EIO_FOREVER), (6, LATE | SHORT | AGAIN | REORDERED)):
-        found = ask(seed, faults, how, exact="every")
+    for (seed, _), found in zip(worlds, others, strict=True):
         for one, expected in zip(found, right, strict=True):
             if "error" in one:
                 failures += 1
@@ -163,18 +148,29 @@ def test_faults_while_every_vector_is_read(how: str, ask: Any) -> None:
     assert failures > 0
 
 
-def test_one_seed_is_one_world(ask: Any) -> None:
-    assert ask(5, EVERYTHING) == ask(5, EVERYTHING)
-
-
 # With links on disk an answer goes by the order in which pages come.
-@pytest.mark.parametrize("links", [links for links in LINKS if links])
+@pytest.mark.parametrize(
+    "links",
+    [
+        pytest.param(
+            links,
+            marks=[]
+            if number == 0
+            else [
+                pytest.mark.long(
+                    guarded_by="tests/search/test_faults.py::test_whatever_goes_wrong_no_answer_is_wrong"
+                )
+            ],
+        )
+        for number, links in enumerate(links for links in LINKS if links)
+    ],
+)
 def test_whatever_goes_wrong_no_answer_is_wrong(links: int, random: Any, ask: Any, sample_path: Path) -> None:
     seed = int(random.integers(1 << 32))
     print(f"simulated_seed={seed}")
     memory = str(budget_of(sample_path, links))
-    expected = ask(1, 0, memory=memory)
-    for one, right in zip(ask(seed, EVERYTHING, "asynchronous", memory=memory), expected, strict=True):
+    expected, found = ask([(1, 0), (seed, EVERYTHING)], "asynchronous", memory=memory)
+    for one, right in zip(found, expected, strict=True):
         if "error" in one:
             assert one["error"] in ("DeviceError", "CorruptIndexError")
         else:

@@ -21,7 +21,21 @@ ROWS, DIM = 3_000, 24
 SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.0, filter_plan="scan")}
 
 
-@pytest.fixture(scope="module", params=RUNGS[::2], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            rung,
+            marks=[]
+            if number in (0, 4)
+            else [
+                pytest.mark.long(guarded_by="tests/search/test_groups.py::test_groups_are_those_of_a_scan")
+            ],
+        )
+        for number, rung in enumerate(RUNGS[::2])
+    ],
+    ids=str,
+)
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An index whose nearest rows belong to few groups: brands follow the vectors, one has half of all."""
     rows = synthetic_vectors(ROWS + 20, DIM, seed=5)
@@ -43,7 +57,7 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         }
     )
     path = tmp_path_factory.mktemp("shop") / "shop.velo"
-    velo.build(path, rows[:ROWS], metadata=table, threads=2, **request.param.build).close()
+    velo.build(path, rows[:ROWS], metadata=table, threads=1, calibrate=False, **request.param.build).close()
     with velo.open(path, memory=request.param.memory(path), threads=2) as index:
         yield index, rows[ROWS:], table
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import velo
+from tests import child
 from velo.types import AnyArray
 
 ROWS, DIM, K = 6_000, 32, 10
@@ -211,7 +210,7 @@ with velo.open(path, threads=1, memory="400%", tuning=tuning):
 with open("/proc/self/statm") as file:
     size = int(file.read().split()[0]) * resource.getpagesize()
 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-for more in range(0, 64 << 20, 1 << 18):
+for more in range(0, 64 << 20, 1 << 19):
     resource.setrlimit(resource.RLIMIT_AS, (size + more, hard))
     try:
         with velo.open(path, threads=1, memory="400%", tuning=tuning) as index:
@@ -226,15 +225,13 @@ print(json.dumps(found))
 
 def test_memory_that_the_system_refuses_is_told_and_pages_are_read(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
-    vectors = random.normal(size=(20_000, 768)).astype(np.float32)
+    vectors = random.normal(size=(8_000, 768)).astype(np.float32)
     path, queries = tmp_path / "a.velo", tmp_path / "queries.npy"
     # Pages are most of what opens.
     options: Any = {"memory_bits": 1, "record_bits": 8, "page_links": False, "degree": 16}
     velo.build(path, vectors, calibrate=False, **options).close()
     np.save(queries, vectors[:3])
-    told = subprocess.run(
-        [sys.executable, "-c", _WITHIN_LIMITS, str(path), str(queries)], capture_output=True, check=True
-    )
+    told = child.run(_WITHIN_LIMITS, path, queries, check=True)
     found = json.loads(told.stdout)
     assert {refused for refused, _, _ in found} == {False, True}
     for refused, cache_bytes, ids in found:
