@@ -143,7 +143,7 @@ def test_vectors_that_a_build_stores_by_itself_take_the_place_of_an_index(tmp_pa
         assert np.array_equal(index.get_vectors([7]), rows[[7]])
 
 
-def test_nothing_is_expected_of_queries_that_nobody_measured(tmp_path: Path) -> None:
+def test_queries_unlike_the_rows_have_no_expected_recall(tmp_path: Path) -> None:
     rows, queries = _normal(N, 0), _normal(QUERIES, 1)
     far = queries * np.float32(1000)
     with velo.build(tmp_path / "i", rows, search_memory="25%", store_vectors=True, threads=2) as index:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import velo
-from tests import child
 from tests.long import count
 from velo import errors
 from velo.building.build import build_shard
@@ -207,7 +205,7 @@ def test_metadata_of_another_length_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_what_is_not_finite_is_refused_by_row(value: float, dtype: Any, tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_is_named_by_its_row(value: float, dtype: Any, tmp_path: Path) -> None:
     rows = rows_of(300).astype(dtype)
     rows[123, 4] = value
     with pytest.raises(errors.NotFiniteError) as caught:
@@ -249,14 +247,16 @@ def test_a_float64_beyond_float32_is_refused(tmp_path: Path) -> None:
         (pa.array(["a", "b"]), errors.DtypeError),
     ],
 )
-def test_what_are_no_vectors(vectors: Any, kind: type[errors.VeloError], tmp_path: Path) -> None:
+def test_values_that_are_no_vectors_are_refused(
+    vectors: Any, kind: type[errors.VeloError], tmp_path: Path
+) -> None:
     with pytest.raises(kind) as caught:
         velo.build(tmp_path / "i", vectors)
     assert caught.value.argument == "vectors"
     assert_no_index(tmp_path / "i")
 
 
-def test_more_dimensions_than_there_can_be(tmp_path: Path) -> None:
+def test_too_many_dimensions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgumentError) as caught:
         velo.build(tmp_path / "i", np.zeros((2, 20_000), np.uint8))
     assert caught.value.argument == "dim"
@@ -292,7 +292,7 @@ def test_a_source_that_changes_between_the_passes(tmp_path: Path) -> None:
 # ---- folders
 
 
-def test_what_is_there_is_not_overwritten_unasked(tmp_path: Path) -> None:
+def test_an_existing_folder_is_overwritten_only_on_request(tmp_path: Path) -> None:
     velo.build(tmp_path / "i", rows_of(200), **QUICK).close()
     before = (tmp_path / "i" / "manifest.json").read_bytes()
     with pytest.raises(errors.IndexExistsError):
@@ -428,7 +428,7 @@ def test_a_wrong_budget_is_refused_before_anything_is_built(tmp_path: Path) -> N
     assert_no_index(tmp_path / "i")
 
 
-# ---- progress, cancelling, killing
+# ---- progress, cancelling
 
 
 def test_progress_rises_to_the_end(tmp_path: Path) -> None:
@@ -471,50 +471,6 @@ def test_an_error_of_the_callback_ends_the_build(tmp_path: Path) -> None:
     assert_no_index(tmp_path / "i")
 
 
-LONG_BUILD = """
-    import sys
-    import velo
-    from velo.testing import synthetic_vectors
-    rows = synthetic_vectors(30_000, 32)
-    def progress(done, total):
-        print(done, flush=True)
-    try:
-        velo.build(sys.argv[1], rows, metadata={"a": range(30_000)}, degree=64, progress=progress)
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-    """
-
-
-def _during_a_long_build(path: Path, number: int) -> str:
-    process = child.start(LONG_BUILD, path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if int(line) > 5_000:
-            process.send_signal(number)
-            break
-    rest = process.stdout.read()
-    process.wait(60)
-    process.stdout.close()
-    return rest
-
-
-def test_a_killed_build_does_not_open_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
-    _during_a_long_build(tmp_path / "i", signal.SIGKILL)
-    assert (tmp_path / "i").exists(), "it was killed while it worked"
-    with pytest.raises(errors.NotAnIndexError):
-        velo.open(tmp_path / "i")
-    with velo.build(tmp_path / "i", rows_of(300), **QUICK) as index:
-        assert len(index) == 300
-        index.verify()
-
-
-def test_an_interrupted_build_does_not_open_and_leaves_its_work(tmp_path: Path) -> None:
-    assert _during_a_long_build(tmp_path / "i", signal.SIGINT).endswith("interrupted\n")
-    with pytest.raises(errors.NotAnIndexError):
-        velo.open(tmp_path / "i")
-    assert (tmp_path / "i" / "encode.work").exists()
-
-
 def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> None:
     """The peak of a build grows by what its graph and codes take, not by the vectors."""
     rows, dim = count(2_000, 8_000), 4_096  # 33 or 131 MB as float32
@@ -549,14 +505,14 @@ def test_a_file_is_streamed_and_not_held(tmp_path: Path, run_python: Any) -> Non
                 memory,
                 metric,
                 marks=pytest.mark.long(
-                    guarded_by="tests/building/test_build.py::test_a_build_that_nobody_goes_on_from_writes_the_same_index"
+                    guarded_by="tests/building/test_build.py::test_a_build_without_checkpoints_writes_the_same_index"
                 ),
             )
             for memory, metric in ((None, "ip"), (1_300_000, "l2"), (400_000, "ip"))
         ),
     ],
 )
-def test_a_build_that_nobody_goes_on_from_writes_the_same_index(
+def test_a_build_without_checkpoints_writes_the_same_index(
     tmp_path: Path, build_memory: int | None, metric: MetricName
 ) -> None:
     """In memory, in files, and in partitions."""

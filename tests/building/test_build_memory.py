@@ -70,7 +70,7 @@ def test_a_quarter_of_the_vectors_is_enough(metric: MetricName, tmp_path: Path) 
         assert recalls["apart"][plan] >= recall - 0.02, (plan, recalls)
 
 
-def test_with_one_thread_it_is_the_same_every_time_and_with_more_as_good(tmp_path: Path) -> None:
+def test_partitioned_builds_are_reproducible_with_one_thread(tmp_path: Path) -> None:
     rows = synthetic_vectors(N, DIM, seed=5)
     for name in ("a", "b"):
         velo.build(tmp_path / name, rows, build_memory="25%", threads=1, **QUICK).close()
@@ -109,7 +109,7 @@ def test_few_vectors(n: int, tmp_path: Path) -> None:
         assert recall_at_k(index.search(rows, k, list_size=60).ids, truth.ids) >= 0.95
 
 
-def test_canceled_it_leaves_nothing(tmp_path: Path) -> None:
+def test_a_canceled_partitioned_build_leaves_nothing(tmp_path: Path) -> None:
     rows = synthetic_vectors(N, DIM, seed=5)
     for limit in (0.2, 0.5, 0.85):
         with pytest.raises(errors.CancelledError):
@@ -155,7 +155,7 @@ PROGRAM = """
     """
 
 
-def test_it_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
+def test_a_partitioned_build_stays_within_its_memory(tmp_path: Path, run_python: Any) -> None:
     """What partitions take, and some buffers; one piece takes more, and so do all lists of a former index."""
     n = count(12_000, 40_000)
     budget = 75 * n
@@ -205,9 +205,7 @@ WHOLE_PROGRAM = """
     """
 
 
-def test_a_quarter_and_64_mib_are_enough_from_the_first_row_to_the_last_of_calibration(
-    tmp_path: Path, run_python: Any
-) -> None:
+def test_a_whole_build_takes_a_quarter_of_the_vectors_and_64_mib(tmp_path: Path, run_python: Any) -> None:
     """Also for what Python brings along; pandas is not, even where it is installed."""
     np.save(tmp_path / "rows.npy", synthetic_vectors(count(15_000, 60_000), 64, seed=5))
     done = run_python(WHOLE_PROGRAM, tmp_path / "rows.npy", tmp_path / "i")

@@ -121,7 +121,7 @@ def of_codes(some: Truth, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_rows_whose_neighbors_nobody_can_tell_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_too_many_equal_neighbors_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("velo.building.held_out._EQUALS_MAX", 1000)
     held = exact_neighbors(as_source(np.zeros((200, 4), np.uint8)), draw_rows(200, 10, 0), 5, "l2")
     assert len(held.rows) == 5
@@ -280,7 +280,7 @@ def test_one_thread_and_one_seed_give_one_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("budget", "links"), [(70_000, []), (150_000, [0, 2, 6]), (None, [0, 2, 6, 8, 16, 24])]
 )
-def test_what_the_memory_of_a_build_does_not_hold_is_not_measured(
+def test_plans_beyond_the_memory_of_a_build_are_not_calibrated(
     budget: int | None, links: list[int], tmp_path: Path
 ) -> None:
     """36 bytes a vector for codes, 4 for rows, 7 for links that vertices share."""
@@ -383,7 +383,7 @@ def test_a_small_index_takes_the_table_of_a_larger_one(tmp_path: Path) -> None:
         assert recall_at_k(index.search(queries, k=10, recall=0.95).ids, truth.ids) >= 0.94
 
 
-def test_a_table_is_handed_on_a_few_times(tmp_path: Path) -> None:
+def test_a_calibration_is_passed_on_a_few_times(tmp_path: Path) -> None:
     """Then, and at twice the rows, an index is measured point by point."""
     options = BuildOptions(threads=1, seed=1, store_vectors=True)
     vectors = synthetic_vectors(9_000, 24, seed=8)

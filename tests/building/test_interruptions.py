@@ -93,8 +93,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("stage", ["scan", "encode", "graph", "commit", "calibrate"])
-def test_an_interrupt_keeps_the_work_and_says_so(
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "encode",
+        "calibrate",
+        *(
+            pytest.param(
+                stage,
+                marks=pytest.mark.long(
+                    guarded_by="tests/building/test_interruptions.py::test_an_interrupted_build_keeps_its_work_and_resumes"
+                ),
+            )
+            for stage in ("scan", "graph", "commit")
+        ),
+    ],
+)
+def test_an_interrupted_build_keeps_its_work_and_resumes(
     stage: str, whole: Path, tmp_path: Path, run_python: Run
 ) -> None:
     path = tmp_path / "i"
@@ -131,7 +146,7 @@ def test_killed_after_the_manifest_the_same_call_finishes_it(
         again(path)
 
 
-def test_cleaned_it_stays_as_it_is(whole: Path, tmp_path: Path, run_python: Run) -> None:
+def test_a_cleaned_index_is_not_built_again(whole: Path, tmp_path: Path, run_python: Run) -> None:
     path = tmp_path / "i"
     run_python(PROGRAM, path, "calibrate", int(signal.SIGKILL), 0, 0)
     assert {"building", "encode.work", "written.work"} <= set(contents(path))
@@ -143,9 +158,25 @@ def test_cleaned_it_stays_as_it_is(whole: Path, tmp_path: Path, run_python: Run)
         again(path)
 
 
-@pytest.mark.parametrize("next_call", ["overwrite", "plain", "clean"])
-@pytest.mark.parametrize("stage", ["graph", "calibrate", "swap"])
-def test_what_a_killed_overwrite_left_is_taken_over_or_removed(
+@pytest.mark.parametrize(
+    ("stage", "next_call"),
+    [
+        pytest.param(
+            stage,
+            next_call,
+            marks=[]
+            if (stage, next_call) in (("graph", "overwrite"), ("calibrate", "clean"), ("swap", "plain"))
+            else [
+                pytest.mark.long(
+                    guarded_by="tests/building/test_interruptions.py::test_leftovers_of_a_killed_overwrite_are_resumed_or_removed"
+                )
+            ],
+        )
+        for stage in ("graph", "calibrate", "swap")
+        for next_call in ("overwrite", "plain", "clean")
+    ],
+)
+def test_leftovers_of_a_killed_overwrite_are_resumed_or_removed(
     stage: str, next_call: str, whole: Path, tmp_path: Path, run_python: Run
 ) -> None:
     path = tmp_path / "i"
@@ -170,8 +201,19 @@ def test_what_a_killed_overwrite_left_is_taken_over_or_removed(
         assert index.n == N
 
 
-@pytest.mark.parametrize("stage", ["graph", "swap"])
-def test_what_a_killed_overwrite_of_a_collection_left_is_taken_over(
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "swap",
+        pytest.param(
+            "graph",
+            marks=pytest.mark.long(
+                guarded_by="tests/building/test_interruptions.py::test_leftovers_of_a_killed_overwrite_are_resumed_or_removed"
+            ),
+        ),
+    ],
+)
+def test_leftovers_of_a_killed_overwrite_of_a_collection_are_resumed(
     stage: str, tmp_path: Path, run_python: Run
 ) -> None:
     path = tmp_path / "c"
@@ -273,7 +315,7 @@ def test_out_of_file_descriptors_a_good_index_is_not_called_corrupt(whole: Path,
 
 
 @pytest.mark.parametrize("shards", [0, 2])
-def test_what_could_not_be_opened_is_not_built(shards: int, tmp_path: Path) -> None:
+def test_an_index_that_would_not_open_in_its_budget_is_not_built(shards: int, tmp_path: Path) -> None:
     vectors = synthetic_vectors(2_000, 128)
     build: Any = velo.build_collection if shards else velo.build
     more = {"shards": shards} if shards else {}
@@ -308,7 +350,7 @@ def test_an_index_without_links_for_memory_is_searched_on_disk(tmp_path: Path) -
     assert caught.value.argument == "links_kept"
 
 
-def test_what_stands_beside_a_budget_is_told_apart(whole: Path) -> None:
+def test_info_separates_memory_within_and_beside_the_budget(whole: Path) -> None:
     with velo.open(whole, memory="60%", threads=2) as index:
         info = index.info()
     segments = info["memory_bytes"]

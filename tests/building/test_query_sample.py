@@ -47,7 +47,7 @@ def rows() -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", [easy, hard])
-def test_recall_means_what_it_says_of_queries_like_those(kind: Any, rows: np.ndarray, tmp_path: Path) -> None:
+def test_a_query_sample_calibrates_for_queries_like_it(kind: Any, rows: np.ndarray, tmp_path: Path) -> None:
     asked = kind(400, 2)
     truth = brute_force(rows, asked, 10).ids
     found = {}
@@ -65,7 +65,7 @@ def test_recall_means_what_it_says_of_queries_like_those(kind: Any, rows: np.nda
         assert found["queries"][0] > found["rows"][0]
 
 
-def test_a_path_a_draw_and_shards(rows: np.ndarray, tmp_path: Path) -> None:
+def test_a_query_sample_comes_from_a_file_and_reaches_every_shard(rows: np.ndarray, tmp_path: Path) -> None:
     many = hard(SAMPLE_MAX + 300, 3)
     options = BuildOptions()
     drawn = query_sample(many, DIM, options)
@@ -101,7 +101,7 @@ def test_the_command_takes_a_file_of_queries(rows: np.ndarray, tmp_path: Path) -
         ([["a"] * DIM] * 70, {}, errors.DtypeError),
     ],
 )
-def test_what_is_no_sample_is_refused_before_anything_is_written(
+def test_bad_query_samples_are_refused_before_anything_is_written(
     queries: Any, options: dict[str, Any], error: type[Exception], rows: np.ndarray, tmp_path: Path
 ) -> None:
     with pytest.raises(error) as raised:

@@ -134,7 +134,7 @@ def some_of(
 STAGES = ["scan", "encode", "graph", "place", "write", "commit"]
 
 
-def test_killed_at_every_stage_and_resumed_it_is_the_same_index(
+def test_a_build_killed_at_any_stage_resumes_to_the_same_index(
     whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     turns = [
@@ -148,7 +148,7 @@ def test_killed_at_every_stage_and_resumed_it_is_the_same_index(
             "commit": [0.0],
         }.items()
         for share in shares
-    ]
+    ][count(1, 0) :: count(2, 1)]
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
         assert not told["opens"], cut
@@ -167,12 +167,12 @@ def test_killed_at_every_stage_and_resumed_it_is_the_same_index(
             assert stage == "commit"
 
 
-def test_killed_at_any_time_it_is_the_same_index(
+def test_a_build_killed_at_any_time_resumes_to_the_same_index(
     whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
 ) -> None:
     """Also while a checkpoint is being written, or the manifest."""
     turns: list[dict[str, Any]] = [
-        {"after_s": float(random.uniform(0.001, 0.7))} for _ in range(count(4, 12))
+        {"after_s": float(random.uniform(0.001, 0.7))} for _ in range(count(3, 12))
     ]
     told = killed_and_resumed(tmp_path, 1, turns)
     assert any(one["killed"] for one in told)
@@ -196,7 +196,7 @@ def test_killed_at_any_time_it_is_the_same_index(
 WORK_FILES = ["encode.work", "codes.work", "points.work", "vectors.work", "graph.work", "placement.work"]
 
 
-def test_damaged_work_costs_time_and_nothing_else(
+def test_damaged_work_files_are_built_again(
     whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
 ) -> None:
     def damaged(stage: str, share: float, *names: str) -> list[dict[str, Any]]:
@@ -205,8 +205,8 @@ def test_damaged_work_costs_time_and_nothing_else(
 
     turns = some_of(
         [
-            (2, damaged("graph", 0.7, *WORK_FILES[:5])),
-            (2, damaged("write", 0.3, *WORK_FILES)),
+            (1, damaged("graph", 0.7, *WORK_FILES[:5])),
+            (1, damaged("write", 0.3, *WORK_FILES)),
             (1, damaged("commit", 0.0, "written.work", "placement.work", "encode.work")),
             (1, damaged("commit", 0.0, "pages.bin", "codes.bin")),
         ],
@@ -218,7 +218,7 @@ def test_damaged_work_costs_time_and_nothing_else(
         assert contents(tmp_path / f"i{number}") == whole, (cut, told)
 
 
-def test_in_partitions_it_is_the_same_index(
+def test_a_killed_partitioned_build_resumes_to_the_same_index(
     whole: dict[str, bytes], random: np.random.Generator, tmp_path: Path
 ) -> None:
     budget = "25%"
@@ -243,7 +243,7 @@ def test_in_partitions_it_is_the_same_index(
         {"stage": "write", "share": 0.3, "build_memory": budget, "then": None},
         {"stage": "write", "share": 0.3, "build_memory": None, "then": budget},
     ]
-    turns = some_of([(3, killed), (2, damaged), (1, others)], random)
+    turns = some_of([(2, killed), (1, damaged), (1, others)], random)
     for number, (cut, told) in enumerate(zip(turns, killed_and_resumed(tmp_path, 1, turns), strict=True)):
         assert told["killed"], cut
         wanted = whole if cut.get("then", budget) is None else apart
@@ -260,7 +260,9 @@ def test_in_partitions_it_is_the_same_index(
             assert (stage, done) == ("graph", 0), (cut, told)
 
 
-def test_with_more_threads_it_is_as_good_an_index(random: np.random.Generator, tmp_path: Path) -> None:
+def test_a_resumed_build_of_several_threads_keeps_the_recall(
+    random: np.random.Generator, tmp_path: Path
+) -> None:
     turns = [
         {"stage": stage, "share": float(random.uniform(0, 0.9))} for stage in ("encode", "graph", "write")
     ]
@@ -279,11 +281,17 @@ def test_other_vectors_or_options_begin_anew(tmp_path: Path) -> None:
     cut = {"stage": "graph", "share": 0.5}
     changed = rows()
     changed[3, 3] += 1
-    for number, (given, chosen) in enumerate(
-        [(changed, options()), (rows(), options(seed=1)), (rows(), options(degree=18)), (rows(), options(2))]
-    ):
+    others = [
+        (changed, options()),
+        (rows(), options(degree=18)),
+        (rows(), options(seed=1)),
+        (rows(), options(2)),
+    ]
+    for number, (given, chosen) in enumerate(others[: count(2, 4)]):
         path = tmp_path / str(number)
         _leave_killed(path, cut)
+        with pytest.raises(errors.NotAnIndexError):
+            velo.open(path)
         resumed: list[Any] = []
         build_shard(path, as_source(given), chosen, resumed=lambda *where, told=resumed: told.append(where))
         assert resumed == []

@@ -38,7 +38,7 @@ def rows(random: np.random.Generator) -> Any:
     return random.normal(size=(N + 50, DIM)).astype(np.float16)
 
 
-def test_a_build_asked_later_has_the_file_that_it_would_have_had(rows: Any, tmp_path: Path) -> None:
+def test_vectors_stored_later_equal_vectors_stored_by_a_build(rows: Any, tmp_path: Path) -> None:
     velo.build(tmp_path / "with", rows[:N], store_vectors=True, **QUICK).close()
     velo.build(tmp_path / "later", rows[:N], **QUICK).close()
     assert not (tmp_path / "later" / "vectors.bin").exists()
@@ -74,7 +74,7 @@ def test_rows_of_the_middle_and_metadata_stay(rows: Any, tmp_path: Path) -> None
         assert found.ids[:, 0].tolist() == names[:20]
 
 
-def test_what_does_not_fit_is_refused_and_leaves_nothing(rows: Any, tmp_path: Path) -> None:
+def test_vectors_that_do_not_fit_are_refused_and_leave_nothing(rows: Any, tmp_path: Path) -> None:
     path = tmp_path / "i"
     velo.build(path, rows[:N], **QUICK).close()
     order = order_of(path)

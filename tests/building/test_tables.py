@@ -81,7 +81,7 @@ def test_columns_that_are_left_out_are_named(kind: str, tmp_path: Path) -> None:
         velo.build(tmp_path / "j", given, ids_column="id", **QUICK).close()
 
 
-def test_what_is_given_besides_is_not_left_out(tmp_path: Path) -> None:
+def test_arguments_beside_a_table_are_used(tmp_path: Path) -> None:
     metadata = {"id": IDS, "price": PRICES}
     velo.build(tmp_path / "i", _arrow(), metadata=metadata, **QUICK).close()
     pq.write_table(pa.table(metadata), tmp_path / "m.parquet")
@@ -117,7 +117,7 @@ def test_a_frame_of_plain_numbers_is_a_matrix(tmp_path: Path) -> None:
         assert (index.n, index.dim) == (ROWS, DIM)
 
 
-def test_a_collection_takes_them_too(tmp_path: Path) -> None:
+def test_a_collection_takes_tables(tmp_path: Path) -> None:
     velo.build_collection(tmp_path / "c", _arrow(), shards=2, ids_column="id", metadata=True, **QUICK)
     with velo.open(tmp_path / "c" / "shard-00001") as shard:
         assert shard.search(VECTORS[ROWS - 1], 1).ids.tolist() == [IDS[-1]]
@@ -136,7 +136,7 @@ def test_a_collection_takes_them_too(tmp_path: Path) -> None:
         ("nowhere.parquet", {}, velo.errors.FormatError, "nowhere"),
     ],
 )
-def test_what_cannot_be_taken_apart(
+def test_unusable_tables_are_refused(
     vectors: Any, options: dict[str, Any], error: type[Exception], part: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=part):

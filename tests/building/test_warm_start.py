@@ -57,14 +57,14 @@ def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) ->
             pytest.param(
                 *case,
                 marks=pytest.mark.long(
-                    guarded_by="tests/building/test_warm_start.py::test_it_finds_what_a_fresh_one_finds"
+                    guarded_by="tests/building/test_warm_start.py::test_a_warm_start_keeps_the_recall"
                 ),
             )
             for case in (("l2", False, None), ("ip", True, None), ("l2", True, APART), ("ip", False, APART))
         ),
     ],
 )
-def test_it_finds_what_a_fresh_one_finds(
+def test_a_warm_start_keeps_the_recall(
     tmp_path: Path, metric: Any, page_links: bool, build_memory: int | None
 ) -> None:
     rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
@@ -84,7 +84,7 @@ def test_it_finds_what_a_fresh_one_finds(
 
 
 @pytest.mark.parametrize("build_memory", [None, APART])
-def test_one_thread_gives_the_same_index_twice(tmp_path: Path, build_memory: int | None) -> None:
+def test_warm_starts_are_reproducible_with_one_thread(tmp_path: Path, build_memory: int | None) -> None:
     rows = synthetic_vectors(ROWS, DIM, seed=12)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     build_shard(tmp_path / "former", as_source(rows), options)
@@ -98,7 +98,7 @@ def test_one_thread_gives_the_same_index_twice(tmp_path: Path, build_memory: int
     assert (tmp_path / "a" / "links.bin").read_bytes() != (tmp_path / "anew" / "links.bin").read_bytes()
 
 
-def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
+def test_an_unusable_former_index_is_refused(tmp_path: Path) -> None:
     rows = synthetic_vectors(ROWS, DIM, seed=13)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     warm_start = tmp_path / "former"
@@ -137,7 +137,7 @@ def test_what_is_no_former_index_is_refused(tmp_path: Path) -> None:
         assert (caught.value.file, caught.value.page) == ("pages.bin", 2)
 
 
-def test_without_room_for_its_lists_the_graph_is_made_anew(tmp_path: Path) -> None:
+def test_a_warm_start_without_memory_builds_a_new_graph(tmp_path: Path) -> None:
     rows = synthetic_vectors(ROWS, DIM, seed=14)
     options = BuildOptions(degree=16, links_kept=16, threads=1, calibrate=False)
     build_shard(tmp_path / "former", as_source(rows), options)

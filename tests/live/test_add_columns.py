@@ -158,7 +158,9 @@ def test_updates_by_filter_reach_rows_that_have_the_value(index: velo.Index) -> 
     ],
     ids=str,
 )
-def test_types(index: velo.Index, kind: Any, value: Any, condition: str) -> None:
+def test_a_new_column_of_each_type_is_filtered_and_returned(
+    index: velo.Index, kind: Any, value: Any, condition: str
+) -> None:
     scalar = pa.scalar(value, kind)
     index.add_columns({"x": scalar})
     assert index.count(condition) == 40
@@ -208,7 +210,7 @@ def test_a_reader_sees_columns_when_it_refreshes(path: Path, index: velo.Index) 
             reader.add_columns({"more": 7})
 
 
-def test_an_index_that_is_read_as_it_was_built_takes_the_same_call(made: Path, path: Path) -> None:
+def test_a_built_index_takes_new_columns_without_a_writer(made: Path, path: Path) -> None:
     if made.name == "written":
         return  # it is none
     with velo.open(path, threads=1) as index:
@@ -244,7 +246,7 @@ def test_an_index_that_is_read_as_it_was_built_takes_the_same_call(made: Path, p
     ],
     ids=lambda one: str(one)[:30],
 )
-def test_what_is_refused(index: velo.Index, columns: Any, match: str) -> None:
+def test_bad_columns_are_refused_and_change_nothing(index: velo.Index, columns: Any, match: str) -> None:
     index.add_columns({"taken": 1})
     with pytest.raises(InvalidArgumentError, match=match) as caught:
         index.add_columns(columns)
@@ -253,7 +255,7 @@ def test_what_is_refused(index: velo.Index, columns: Any, match: str) -> None:
     assert index.count("x = 1 and taken = 1") == 40
 
 
-def test_other_ways_of_columns_are_those_of_an_index_as_it_was_built(index: velo.Index) -> None:
+def test_values_for_each_row_are_refused_in_a_live_index(index: velo.Index) -> None:
     for given in ({"x": list(range(40))}, pa.table({"x": list(range(40))})):
         with pytest.raises(UnsupportedError, match="update"):
             index.add_columns(given)
@@ -282,7 +284,7 @@ def test_threads_that_add_and_write_lose_nothing(index: velo.Index) -> None:
             assert table[f"c{thread}_{number}"].to_pylist() == values
 
 
-def test_an_interrupt_leaves_the_columns_wholly_or_not(
+def test_an_interrupted_call_adds_all_columns_or_none(
     path: Path, tmp_path: Path, random: np.random.Generator
 ) -> None:
     def add(index: velo.Index) -> None:
@@ -325,7 +327,9 @@ with velo.open(sys.argv[1], writable=True, threads=1) as index:
 """
 
 
-def test_a_kill_leaves_the_columns_wholly_or_not(path: Path, random: np.random.Generator) -> None:
+def test_a_killed_process_added_all_columns_of_a_call_or_none(
+    path: Path, random: np.random.Generator
+) -> None:
     for _ in range(count(1, 12, "VELO_TEST_KILLS")):
         with child.start(CHILD, path) as process:
             assert process.stdout is not None

@@ -38,7 +38,7 @@ NO_IDS: list[Any] = [
 
 
 @pytest.mark.parametrize("given", NO_IDS, ids=repr)
-def test_what_is_no_id_is_refused_by_every_call(index: velo.Index, given: Any) -> None:
+def test_values_that_are_no_ids_are_refused_by_every_call(index: velo.Index, given: Any) -> None:
     index.insert(vectors_of(3), ids=[1, 2, 3], metadata=table(range(3)))
     calls: list[Any] = [
         lambda: index.insert(vectors_of(1), ids=given, metadata=table([1])),
@@ -108,7 +108,7 @@ def test_a_uuid_is_its_text(index: velo.Index) -> None:
     assert index.delete(names).rows == 4
 
 
-def test_who_writes_is_said(tmp_path: Path) -> None:
+def test_a_second_writer_is_told_which_process_writes(tmp_path: Path) -> None:
     path = tmp_path / "a.velo"
     with velo.create(path, dim=DIM), pytest.raises(errors.BusyError, match="this process has"):
         velo.open(tmp_path / "." / "a.velo", writable=True)

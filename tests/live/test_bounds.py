@@ -91,7 +91,7 @@ def test_the_nearest_alone_is_found_in_equal_segments(tmp_path: Path) -> None:
         assert recall_at_k(found.ids, brute_force(rows, queries, 1).ids) >= 0.95
 
 
-def test_a_segment_as_large_as_the_largest_is_walked_as_far(tmp_path: Path) -> None:
+def test_segments_of_equal_size_reach_the_recall_together(tmp_path: Path) -> None:
     """Of rows without a structure each segment holds its share of the answers."""
     drawn = np.random.default_rng(6).normal(size=(3_200, 64)).astype(np.float32)
     rows, queries = np.split(drawn, [3_000])
@@ -117,7 +117,7 @@ def test_more_segments_than_a_call_takes_are_searched_in_several(
     assert (waited.ids == pieces.ids).all()
 
 
-def test_what_segments_are_expected_to_cost_together_is_what_they_cost(tmp_path: Path) -> None:
+def test_expected_costs_of_several_segments_are_their_costs(tmp_path: Path) -> None:
     rows = rows_of(6_000, seed=9)
     velo.build(tmp_path / "a.velo", rows[:4_000], store_vectors=True, threads=1).close()
     with velo.open(tmp_path / "a.velo", writable=True, threads=1, tuning=ALONE) as index:
@@ -147,7 +147,7 @@ def test_answers_that_are_all_in_one_young_segment_are_found(tmp_path: Path) -> 
         assert recall_at_k(index.search(queries, K, recall=0.95).ids, truth.ids) >= 0.95
 
 
-def test_an_answer_waited_for_is_that_of_a_call_that_blocks(segments: Any) -> None:
+def test_awaited_and_blocking_searches_give_the_same_answer(segments: Any) -> None:
     path, _, _, queries = segments
     with velo.open(path, threads=1, tuning=ALONE) as index:
         at_once = index.search(queries, K, recall=0.95)
@@ -164,7 +164,7 @@ def test_an_answer_waited_for_is_that_of_a_call_that_blocks(segments: Any) -> No
         assert all((one.ids == at_once.ids[place]).all() for place, one in enumerate(alone))
 
 
-def test_a_segment_of_very_few_rows_is_looked_at_whole(tmp_path: Path, random: np.random.Generator) -> None:
+def test_a_segment_of_very_few_rows_is_scanned(tmp_path: Path, random: np.random.Generator) -> None:
     """Of a few rows on one line codes err by more than the rows are apart, whatever others have found."""
     for turn in range(20):
         values = random.integers(1, 1_000_000, 46).astype(np.float32)

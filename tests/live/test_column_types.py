@@ -197,7 +197,7 @@ def test_a_column_of_any_type_is_refused_at_once_or_given_back(
 
 
 @pytest.mark.parametrize("kind", _TAKEN, ids=str)
-def test_types_that_are_taken(tmp_path: Path, kind: Any) -> None:
+def test_accepted_column_types(tmp_path: Path, kind: Any) -> None:
     velo.create(tmp_path / "a.velo", dim=DIM, metadata=pa.schema([("a", kind)])).close()
 
 

@@ -46,7 +46,7 @@ def expect(index: velo.Index, ids: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("verb", ["delete", "delete by filter", "upsert", "update"])
-def test_a_segment_of_which_a_fifth_died_is_made_anew(
+def test_a_segment_with_a_fifth_of_its_rows_deleted_is_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setattr(compactor, "_LATER_S", 0.0)
@@ -70,7 +70,7 @@ def test_a_segment_of_which_a_fifth_died_is_made_anew(
     velo.verify(path)
 
 
-def test_a_young_segment_of_which_nothing_lives_is_gone(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_segment_without_live_rows_is_removed(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N, N + YOUNG))
@@ -80,7 +80,7 @@ def test_a_young_segment_of_which_nothing_lives_is_gone(grown: Path, monkeypatch
 
 
 @pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk"])
-def test_a_segment_of_which_nothing_lives_is_not_read(
+def test_a_segment_without_live_rows_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Any
 ) -> None:
     """Until it is merged away."""
@@ -106,7 +106,7 @@ def test_a_segment_of_which_nothing_lives_is_not_read(
                 assert (found.stats["estimates"] == young).all(), how
 
 
-def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_deleted_rows_start_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     with velo.open(grown, writable=True, threads=1) as index:
         for row in range(100):
@@ -115,7 +115,7 @@ def test_few_dead_rows_make_nothing_anew(grown: Path, monkeypatch: pytest.Monkey
         assert settle(index) == [(N, 100), (YOUNG, YOUNG // 10)]
 
 
-def test_who_closes_at_once_waits_for_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_at_once_waits_for_no_merge(grown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "_LATER_S", 60.0)
     with velo.open(grown, writable=True, threads=1) as index:
         index.delete(np.arange(N // 4))

@@ -92,7 +92,7 @@ def test_deleted_rows_are_found_by_nothing(folder: Path, vectors: np.ndarray) ->
         assert index.info()["live"]["dead"] == 2
 
 
-def test_by_filter(folder: Path, vectors: np.ndarray) -> None:
+def test_delete_by_filter(folder: Path, vectors: np.ndarray) -> None:
     with velo.open(folder, writable=True) as index:
         assert index.delete(filter=(velo.col("number") >= 5) & (velo.col("name") == "n3")).rows > 0
         gone = {row for row in range(N) if row % 10 >= 5 and row % 7 == 3}
@@ -176,7 +176,7 @@ def test_readers_see_it_when_they_refresh(folder: Path, vectors: np.ndarray) -> 
         assert not writer.refresh()
 
 
-def test_who_may_write(folder: Path) -> None:
+def test_one_process_may_write(folder: Path) -> None:
     with velo.open(folder) as reader:
         for call in (lambda: reader.delete([1]), reader.flush):
             with pytest.raises(errors.ReadOnlyError, match="writable"):

@@ -107,7 +107,9 @@ def batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("batches")
-def test_columns_are_the_same_as_if_they_were_whole(tmp_path: Path, random: np.random.Generator) -> None:
+def test_columns_merged_in_batches_equal_columns_merged_at_once(
+    tmp_path: Path, random: np.random.Generator
+) -> None:
     """Of segments that have all columns, and some; of the delta; with rows that are dead."""
     pieces = [columns_of(random, piece) for piece in range(_PIECES)]
     vectors = vectors_of(_EACH)
@@ -241,7 +243,7 @@ print(peak - before, *[name for name in ("pandas",) if name in sys.modules])
 """
 
 
-def test_a_merge_does_not_take_what_its_columns_take(run_python: Any, tmp_path: Path) -> None:
+def test_a_merge_holds_a_part_of_its_columns_in_memory(run_python: Any, tmp_path: Path) -> None:
     """Pages of files are left out: the system takes them back."""
     done = run_python(_WRITES, tmp_path / "i")
     assert done.returncode == 0, done.stderr

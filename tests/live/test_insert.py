@@ -24,7 +24,7 @@ def ids_in(index: velo.Index, **how: Any) -> set[Any]:
     return set(found.ids[: int(found.counts[0])].tolist())
 
 
-def test_rows_are_found_at_once_and_after_a_segment_was_made_of_them(index: velo.Index) -> None:
+def test_inserted_rows_are_found_at_once_and_after_a_flush(index: velo.Index) -> None:
     vectors = vectors_of(600)
     assert len(index) == 0
     assert ids_in(index) == set()
@@ -66,7 +66,7 @@ def test_rows_are_found_at_once_and_after_a_segment_was_made_of_them(index: velo
     assert [segment["n"] for segment in info["parts"]] == [200]
 
 
-def test_segments_and_delta_are_one(index: velo.Index, tmp_path: Path) -> None:
+def test_segments_and_delta_are_searched_as_one_index(index: velo.Index, tmp_path: Path) -> None:
     vectors = vectors_of(400)
     for start in range(0, 400, 100):
         index.insert(vectors[start : start + 100], metadata=table(range(start, start + 100)))
@@ -153,7 +153,7 @@ def test_types_and_metrics(tmp_path: Path, metric: Any, dtype: str) -> None:
                 index.insert(vectors.astype(np.float32))
 
 
-def test_what_is_refused_changes_nothing(index: velo.Index, tmp_path: Path) -> None:
+def test_refused_calls_change_nothing(index: velo.Index, tmp_path: Path) -> None:
     vectors = vectors_of(10)
     good = table(range(10))
     index.insert(vectors, metadata=good)
@@ -303,7 +303,9 @@ def test_the_delta_becomes_a_segment_while_segments_become_one(
     assert velo.verify(tmp_path / "a") > 0
 
 
-def test_no_room_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_room_times_out_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from velo.compaction.compactor import Compactor
 
     vectors = np.random.default_rng(5).normal(size=(1_200, 300)).astype(np.float32)
@@ -399,7 +401,7 @@ def test_a_commit_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytes
         assert priorities() == {usual}
 
 
-def test_info_tells_segments_and_delta_of_one_moment(tmp_path: Path) -> None:
+def test_info_describes_one_snapshot(tmp_path: Path) -> None:
     """The library has the part of a commit before a search of this process sees it."""
     with velo.create(tmp_path / "a", dim=DIM, durability="process") as index:
         index.insert(vectors_of(1_000))

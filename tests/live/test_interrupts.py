@@ -153,7 +153,7 @@ def points(places: int, random: np.random.Generator, few: int = 2) -> list[int]:
 
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.parametrize("kind", ["built", "written"])
-def test_no_row_is_lost_or_doubled(
+def test_an_interrupted_call_loses_and_doubles_no_row(
     folders: dict[str, Path], tmp_path: Path, random: np.random.Generator, kind: str, name: str
 ) -> None:
     verb = VERBS[name]
@@ -184,7 +184,7 @@ def test_no_row_is_lost_or_doubled(
 
 
 @pytest.mark.parametrize("kind", ["built", "written"])
-def test_what_is_interrupted_while_it_opens_or_closes_can_be_opened_again(
+def test_an_index_interrupted_while_opening_or_closing_opens_again(
     folders: dict[str, Path], tmp_path: Path, random: np.random.Generator, kind: str
 ) -> None:
     path = tmp_path / "i"
@@ -211,7 +211,7 @@ def test_what_is_interrupted_while_it_opens_or_closes_can_be_opened_again(
     print(f"{kind}: {opening} places of open, {closing} of close")
 
 
-def test_a_build_is_whole_or_not_there(tmp_path: Path, random: np.random.Generator) -> None:
+def test_an_interrupted_build_is_complete_or_absent(tmp_path: Path, random: np.random.Generator) -> None:
     """Its thread is at work where the caller is interrupted, and ends with it."""
     how: dict[str, Any] = {"store_vectors": True, "calibrate": False, "threads": 1}
     velo.build(tmp_path / "first", VECTORS[:40], **how).close()  # what is made once a process is made
@@ -228,7 +228,7 @@ def test_a_build_is_whole_or_not_there(tmp_path: Path, random: np.random.Generat
     print(f"{places} places")
 
 
-def test_a_copy_is_whole_or_not_there(
+def test_an_interrupted_snapshot_is_complete_or_absent(
     folders: dict[str, Path], tmp_path: Path, random: np.random.Generator
 ) -> None:
     rows = {one: one for one in range(40)}
@@ -251,7 +251,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [*VERBS, "snapshot", "add_columns", "verify"])
 @pytest.mark.parametrize("kind", ["built", "written"])
-def test_a_folder_is_the_one_that_was_opened(
+def test_calls_stay_in_the_opened_folder_after_it_moves(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: Any, random: Any, kind: str, name: str
 ) -> None:
     """It is opened by a relative path; then the directory changes, it is renamed, another takes its place."""

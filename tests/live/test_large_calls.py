@@ -75,7 +75,7 @@ def after_a_crash(index: velo.Index, tmp_path: Path) -> dict[Any, tuple[Any, ...
 
 
 @pytest.mark.parametrize("kind", IDS)
-def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -> None:
+def test_a_large_call_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -> None:
     vectors, ids = wide_vectors(MANY), IDS[kind]
     how: dict[str, Any] = {"dim": WIDE, "metadata": SCHEMA, "memory": "1MiB", "durability": "process"}
     with (
@@ -106,7 +106,7 @@ def test_it_answers_as_the_same_rows_in_small_calls(tmp_path: Path, kind: str) -
                 large.insert(vectors, metadata=table(range(MANY)))
 
 
-def test_it_comes_as_a_table(tmp_path: Path) -> None:
+def test_a_large_call_takes_tables_of_every_kind(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     vectors = wide_vectors(MANY)
     columns = {"id": [f"{row}" for row in range(MANY)], "vector": list(vectors), "n": list(range(MANY))}
@@ -127,7 +127,7 @@ def test_it_comes_as_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["float16", "uint8", ">f4", "F", "strided", "list"])
-def test_its_vectors_are_read_as_those_of_other_calls(index: velo.Index, given: str) -> None:
+def test_a_large_call_takes_vectors_of_every_layout(index: velo.Index, given: str) -> None:
     rows = np.random.default_rng(3).integers(0, 9, (40, DIM))
     vectors: Any = {
         "F": lambda: np.asfortranarray(rows, np.float32),
@@ -141,7 +141,7 @@ def test_its_vectors_are_read_as_those_of_other_calls(index: velo.Index, given: 
 
 @pytest.mark.parametrize("dtype", ["float16", "uint8", "int8"])
 @pytest.mark.parametrize("metric", ["cosine", "ip"])
-def test_other_types_and_metrics(tmp_path: Path, dtype: Any, metric: Any) -> None:
+def test_a_large_call_takes_every_type_and_metric(tmp_path: Path, dtype: Any, metric: Any) -> None:
     vectors = np.random.default_rng(3).integers(0, 100, (60, DIM)).astype(dtype)
     vectors[7] = 0
     with velo.create(tmp_path / "a", dim=DIM, dtype=dtype, metric=metric, threads=1) as index:
@@ -153,7 +153,7 @@ def test_other_types_and_metrics(tmp_path: Path, dtype: Any, metric: Any) -> Non
         assert (index.get_vectors(np.arange(60)) == vectors).all()
 
 
-def test_an_index_that_was_built_takes_it(tmp_path: Path) -> None:
+def test_a_built_index_takes_a_large_call(tmp_path: Path) -> None:
     vectors = wide_vectors(MANY + 100)
     velo.build(
         tmp_path / "a", vectors[:100], metadata=table(range(100)), threads=1, store_vectors=True
@@ -167,7 +167,7 @@ def test_an_index_that_was_built_takes_it(tmp_path: Path) -> None:
         assert after_a_crash(index, tmp_path) == found
 
 
-def test_what_it_replaces_is_gone_wherever_it_was(index: velo.Index, tmp_path: Path) -> None:
+def test_a_large_upsert_replaces_rows_of_segments_delta_and_itself(index: velo.Index, tmp_path: Path) -> None:
     """Rows of segments, of the delta, of the call itself; also after a log replay and after commits."""
     vectors = vectors_of(200)
     rows = {row: (tuple(vectors[row].tolist()), f"x{row % 5}", row) for row in range(200)}
@@ -237,7 +237,7 @@ def refused(index: velo.Index, tmp_path: Path, kind: type[errors.VeloError], *wh
     return caught.value
 
 
-def test_what_small_calls_refuse_it_does_too(index: velo.Index, tmp_path: Path) -> None:
+def test_a_large_call_refuses_what_small_calls_refuse(index: velo.Index, tmp_path: Path) -> None:
     vectors = vectors_of(30)
     index.insert(vectors[:5], range(5), table(range(5)))
     index.flush()
@@ -265,7 +265,7 @@ def test_what_small_calls_refuse_it_does_too(index: velo.Index, tmp_path: Path) 
         refused(index, tmp_path, kind, *what)
 
 
-def test_no_number_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_numbers_of_a_failed_call_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the call that it was for came to nothing; and nobody upserts one that was never told."""
     vectors = vectors_of(30)
     build = segment_builder.build_segment
@@ -312,7 +312,7 @@ def meanwhile(index: velo.Index, monkeypatch: pytest.MonkeyPatch, act: Callable[
     monkeypatch.setattr(segment_builder, "build_segment", watched)
 
 
-def test_ids_are_held_against_what_lives_when_the_segment_is_there(
+def test_duplicate_ids_are_checked_when_the_segment_is_committed(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = vectors_of(30)
@@ -339,7 +339,7 @@ def test_ids_are_held_against_what_lives_when_the_segment_is_there(
     assert after_a_crash(index, tmp_path) == found
 
 
-def test_columns_that_come_meanwhile(
+def test_columns_added_during_a_large_call(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meanwhile(index, monkeypatch, lambda: index.add_columns({"more": 5}))
@@ -353,7 +353,7 @@ def test_columns_that_come_meanwhile(
     assert after_a_crash(index, tmp_path) == found
 
 
-def test_a_merge_that_took_the_delta_finds_it_behind_other_segments(
+def test_a_merge_of_the_delta_finds_it_after_a_large_call(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The delta becomes a segment before the merge ends, and that of a large call comes before it."""
@@ -387,7 +387,7 @@ def test_a_merge_that_took_the_delta_finds_it_behind_other_segments(
     assert rows_of(index) == expected == after_a_crash(index, tmp_path)
 
 
-def test_while_others_write_search_and_commit(tmp_path: Path) -> None:
+def test_large_calls_beside_writers_searches_and_commits(tmp_path: Path) -> None:
     """Each thread has ids of its own; large calls of two threads are under way at once."""
     vectors = vectors_of(4_000)
     failures: list[BaseException] = []
@@ -456,7 +456,7 @@ def test_while_others_write_search_and_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["next_segment", "build", "open", "insert_segment", "full", "full root"])
 @pytest.mark.parametrize("verb", ["insert", "upsert"])
-def test_what_fails_leaves_nothing(
+def test_a_failed_large_call_leaves_nothing(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, verb: str
 ) -> None:
     vectors = vectors_of(30)
@@ -532,7 +532,7 @@ with velo.open(path, writable=True, threads=1) as index:
 
 
 @pytest.mark.parametrize("step", ["before", "built", "after"])
-def test_a_process_that_dies(tmp_path: Path, step: str) -> None:
+def test_a_killed_large_call_is_complete_or_absent(tmp_path: Path, step: str) -> None:
     path = tmp_path / "a"
     with velo.create(path, dim=3, threads=1) as index:
         index.insert(np.ones((1, 3)), ids=[2])
@@ -551,7 +551,7 @@ def test_a_process_that_dies(tmp_path: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "process"])
-def test_it_is_on_the_device_when_it_returns(tmp_path: Path, durability: Any) -> None:
+def test_a_large_call_is_durable_when_it_returns(tmp_path: Path, durability: Any) -> None:
     """And with it all that was written before, whoever waits for a sync of that."""
     with velo.create(tmp_path / "a", dim=DIM, threads=1, durability=durability) as index:
         before = index.insert(vectors_of(3))
@@ -563,7 +563,7 @@ def test_it_is_on_the_device_when_it_returns(tmp_path: Path, durability: Any) ->
         assert set(after_a_crash(index, tmp_path)) == set(range(8))
 
 
-def test_closing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_for_a_large_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = threading.Event()
     index = velo.create(tmp_path / "a", dim=DIM, threads=1)
     meanwhile(index, monkeypatch, lambda: (under_way.set(), time.sleep(0.3)))
@@ -579,7 +579,7 @@ def test_closing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert len(index) == 9
 
 
-def test_a_reader_sees_it_once_it_looks(tmp_path: Path) -> None:
+def test_a_reader_sees_a_large_call_after_refresh(tmp_path: Path) -> None:
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         index.insert(vectors_of(2))
         with velo.open(tmp_path / "a", threads=1) as reader:
@@ -591,7 +591,7 @@ def test_a_reader_sees_it_once_it_looks(tmp_path: Path) -> None:
             assert not reader.refresh()
 
 
-def test_a_call_that_no_merge_has_the_memory_for(tmp_path: Path) -> None:
+def test_a_large_call_beyond_the_memory_of_merges_is_refused(tmp_path: Path) -> None:
     rows = np.zeros((30_000, DIM), np.float32)
     with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", merge_memory=400_000, threads=1) as index:
         with pytest.raises(errors.BudgetTooSmallError, match="merge_memory") as caught:
@@ -628,7 +628,7 @@ with velo.create(sys.argv[1], dim=dim, memory=memory, merge_memory=merge_memory,
 """
 
 
-def test_it_takes_the_memory_that_merges_may_take(run_python: Any, tmp_path: Path) -> None:
+def test_a_large_call_stays_within_the_memory_of_merges(run_python: Any, tmp_path: Path) -> None:
     rows, dim = count(6_000, 30_000), count(512, 1_024)
     memory, merge_memory, beside = count(2, 16) << 20, count(4, 8) << 20, count(5, 64) << 20
     assert memory + merge_memory + beside < rows * dim * 4, "the rows themselves are more"

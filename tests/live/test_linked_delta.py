@@ -44,7 +44,7 @@ def share_found(got: Any, exact: Any) -> float:
 
 
 @pytest.mark.parametrize("k", [1, 10, 100])
-def test_few_rows_are_measured_and_nearly_all_answers_found(
+def test_a_walk_of_the_delta_measures_few_rows_and_finds_nearly_all_answers(
     made: tuple[velo.Index, np.ndarray], k: int
 ) -> None:
     index, vectors = made
@@ -105,7 +105,7 @@ def test_filters_and_deleted_rows(tmp_path: Path) -> None:
                 assert (got.stats["estimates"] <= 1.4 * passing + 100).all()
 
 
-def test_what_a_log_brings_back_is_linked_by_searches(tmp_path: Path) -> None:
+def test_rows_replayed_from_the_wal_are_linked_by_searches(tmp_path: Path) -> None:
     vectors = np.random.default_rng(4).normal(size=(4_000, 4)).astype(np.float32)
     with velo.create(tmp_path / "a", dim=4, durability="process", threads=1) as index:
         index.insert(vectors)
@@ -131,7 +131,7 @@ def cluster_order(vectors: np.ndarray, seed: int) -> np.ndarray:
     return np.argsort(labels, kind="stable")
 
 
-def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
+def test_rows_inserted_cluster_by_cluster_are_found(tmp_path: Path, sample: Any) -> None:
     """Queries for every cluster, those that are still to come among them, find what is promised."""
     rows = len(sample.base)
     vectors = sample.base[cluster_order(sample.base, seed=5)]
@@ -171,7 +171,7 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
             if (metric, dtype) in (("l2", np.float32), ("ip", np.uint8), ("cosine", np.float16))
             else [
                 pytest.mark.long(
-                    guarded_by="tests/live/test_linked_delta.py::test_beside_a_segment_few_rows_are_measured_and_none_that_is_nearer_is_missed"
+                    guarded_by="tests/live/test_linked_delta.py::test_beside_a_segment_a_walk_of_the_delta_misses_no_nearer_row"
                 )
             ],
         )
@@ -179,7 +179,7 @@ def test_rows_that_come_cluster_by_cluster(tmp_path: Path, sample: Any) -> None:
         for dtype in (np.float32, np.float16, np.uint8)
     ],
 )
-def test_beside_a_segment_few_rows_are_measured_and_none_that_is_nearer_is_missed(
+def test_beside_a_segment_a_walk_of_the_delta_misses_no_nearer_row(
     tmp_path: Path, metric: str, dtype: Any
 ) -> None:
     random = np.random.default_rng(9)

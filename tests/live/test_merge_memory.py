@@ -31,7 +31,9 @@ from velo.testing import synthetic_vectors
 @pytest.mark.parametrize(
     ("rows", "dim", "degree"), [(1, 4, 8), (900, 100, 48), (5_000, 20, 64), (600_000, 2, 64)]
 )
-def test_the_least_is_that_of_the_library(rows: int, dim: int, degree: int, tmp_path: Path) -> None:
+def test_the_least_merge_memory_is_that_of_the_library(
+    rows: int, dim: int, degree: int, tmp_path: Path
+) -> None:
     vectors = as_source(np.zeros((rows, dim), np.uint8))
     with pytest.raises(errors.BudgetTooSmallError) as caught:
         build_shard(tmp_path / "i", vectors, BuildOptions(degree=degree, links_kept=8), build_memory=1)
@@ -82,7 +84,7 @@ def test_shares_never_exceed_the_budget(tmp_path: Path) -> None:
     live.close()
 
 
-def test_who_waits_is_not_overtaken_and_who_can_never_run_is_told(tmp_path: Path) -> None:
+def test_waiting_merges_are_not_overtaken_and_impossible_ones_are_refused(tmp_path: Path) -> None:
     live = live_of(tmp_path / "i")
     memory = MergeMemory("64MiB", None, live)
     order: list[str] = []
@@ -229,7 +231,7 @@ def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) 
     assert np.mean(kept) / 10 >= 0.94
 
 
-def test_a_commit_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> None:
+def test_a_flush_beside_a_merge_stays_within_the_memory_promise(tmp_path: Path) -> None:
     memory, merge_memory, each = 16 << 20, 4 << 20, count(1_200, 4_000)
     run = child.run(PROGRAM, tmp_path / "i", memory, merge_memory, each)
     assert run.returncode == 0, run.stderr
@@ -241,7 +243,9 @@ def test_a_commit_beside_a_merge_keeps_within_the_promise(tmp_path: Path) -> Non
     assert told["growth"] <= memory + merge_memory + (64 << 20), told["growth"]
 
 
-def test_too_little_for_both_they_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_and_a_merge_take_turns_in_a_small_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = segment_builder.build_segment
     assert build is not None
     running: list[str] = []

@@ -57,7 +57,9 @@ print(texts, most - own, resident("RssAnon") - own)
 
 
 @pytest.mark.parametrize("kind", ["columns", "ids"])
-def test_a_merge_takes_what_the_page_says(run_python: Any, tmp_path: Path, kind: str) -> None:
+def test_a_merge_of_texts_stays_within_the_documented_memory(
+    run_python: Any, tmp_path: Path, kind: str
+) -> None:
     page = (ROOT / "docs" / "live.md").read_text().replace("\n", " ")
     said = re.search(
         r"up to (\d+) times the size of texts in the delta, and up to (\d+) times the size of string ids",

@@ -114,7 +114,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("kind", ["built", "written"])
-def test_a_writer_acts_at_any_place_of_a_reader(
+def test_a_reader_sees_one_snapshot_whenever_a_writer_acts(
     folders: dict[str, Path],
     writers: ProcessPoolExecutor,
     tmp_path: Path,

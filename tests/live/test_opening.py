@@ -37,7 +37,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], int]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("writable", [False, True])
-def test_what_changes_under_an_open_is_looked_at_again(
+def test_an_open_starts_over_when_the_index_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, writable: bool
 ) -> None:
     path = tmp_path / "i"

@@ -120,7 +120,7 @@ def test_young_segments_dead_rows_and_the_delta_go_through_one_pass(
 
 
 @pytest.mark.parametrize("flushes", [0, 1, 2])
-def test_what_is_written_meanwhile_stays_apart(index: velo.Index, passes: Passes, flushes: int) -> None:
+def test_rows_written_during_optimize_stay_apart(index: velo.Index, passes: Passes, flushes: int) -> None:
     """Also where what the pass took of the delta becomes a segment before the pass ends."""
     insert(index, N, N + 300)
     index.delete([N + 1])
@@ -151,7 +151,7 @@ def test_what_is_written_meanwhile_stays_apart(index: velo.Index, passes: Passes
     expect(index, ids, moved)
 
 
-def test_of_the_delta_only_dead_rows_are_there(index: velo.Index, passes: Passes) -> None:
+def test_optimize_with_only_deleted_rows_in_the_delta(index: velo.Index, passes: Passes) -> None:
     """The pass takes none of it, and it becomes no segment, before the pass ends or after."""
     insert(index, N, N + 10)
     index.delete([*range(N, N + 10), 3])
@@ -179,7 +179,7 @@ def test_of_the_delta_only_dead_rows_are_there(index: velo.Index, passes: Passes
 
 
 @pytest.mark.parametrize("rows", [320, 400])
-def test_what_makes_one_segment_of_all_ends_other_merges(
+def test_optimize_cancels_other_merges(
     index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Of four young segments of a size, or of all, once the young ones are a fifth of the largest."""
@@ -267,7 +267,7 @@ def test_while_rows_come_the_largest_segment_is_left_alone(
     assert passes.rows == [N + 400]
 
 
-def test_where_there_is_no_room_for_it_nothing_changes(
+def test_optimize_on_a_full_disk_changes_nothing(
     index: velo.Index, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -285,7 +285,7 @@ def test_where_there_is_no_room_for_it_nothing_changes(
     expect(index, np.arange(N + 200))
 
 
-def test_who_waits_behind_a_piece_that_fails_is_told() -> None:
+def test_a_caller_waiting_behind_failed_work_gets_its_error() -> None:
     """What was asked for does not begin then."""
     begun, guard = threading.Event(), threading.Event()
     fails = NoSpaceError("the device is full", file="part")

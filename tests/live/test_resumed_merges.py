@@ -130,7 +130,7 @@ STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "b
             "scan",
             0.5,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_killed_merge_resumes_and_keeps_later_changes"
             ),
         ),
         ("encode", 0.3),
@@ -138,14 +138,14 @@ STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "b
             "encode",
             1.0,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_killed_merge_resumes_and_keeps_later_changes"
             ),
         ),
         pytest.param(
             "place",
             0.0,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_killed_merge_resumes_and_keeps_later_changes"
             ),
         ),
         ("write", 0.5),
@@ -153,13 +153,13 @@ STAGES = ["scan", "encode", "graph", "place", "write", "commit", "calibrate", "b
             "commit",
             0.0,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_it_goes_on_and_what_changed_meanwhile_is_kept"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_killed_merge_resumes_and_keeps_later_changes"
             ),
         ),
         ("built", 0),
     ],
 )
-def test_it_goes_on_and_what_changed_meanwhile_is_kept(
+def test_a_killed_merge_resumes_and_keeps_later_changes(
     grown: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,19 +216,19 @@ def test_it_goes_on_and_what_changed_meanwhile_is_kept(
             "encode",
             0.3,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_codes_are_copied_in_a_merge_that_goes_on"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_resumed_merge_copies_codes"
             ),
         ),
         pytest.param(
             "write",
             0.5,
             marks=pytest.mark.long(
-                guarded_by="tests/live/test_resumed_merges.py::test_codes_are_copied_in_a_merge_that_goes_on"
+                guarded_by="tests/live/test_resumed_merges.py::test_a_resumed_merge_copies_codes"
             ),
         ),
     ],
 )
-def test_codes_are_copied_in_a_merge_that_goes_on(
+def test_a_resumed_merge_copies_codes(
     tmp_path: Path, resumed: list[tuple[str, int, int]], stage: str, share: float
 ) -> None:
     """An index that stores no vectors: it answers as after the same merge without a break."""
@@ -258,7 +258,7 @@ def test_codes_are_copied_in_a_merge_that_goes_on(
     velo.verify(broken)
 
 
-def test_a_merge_of_segments_that_are_gone_is_removed(
+def test_a_killed_merge_of_removed_segments_is_discarded(
     killed_in_write: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,7 +279,7 @@ def test_a_merge_of_segments_that_are_gone_is_removed(
     )
 
 
-def test_what_goes_on_takes_the_delta_as_a_segment(
+def test_a_resumed_merge_takes_the_delta_as_a_segment(
     grown: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     """Rows of the delta have other numbers once it is read again; those of a segment never have."""
@@ -298,7 +298,7 @@ def test_what_goes_on_takes_the_delta_as_a_segment(
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing", "no-folder", "lies"])
-def test_what_it_wrote_down_may_be_damaged(
+def test_a_killed_merge_with_damaged_state_loses_no_row(
     killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]], damage: str
 ) -> None:
     """Then it begins anew, or is forgotten; no row is lost."""
@@ -332,7 +332,7 @@ def test_what_it_wrote_down_may_be_damaged(
         assert len(index.info()["live"]["parts"]) == (1 if damage == "no-folder" else 2)
 
 
-def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
+def test_foreign_files_and_unknown_merge_numbers_are_left_alone(
     killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"
@@ -348,7 +348,7 @@ def test_files_of_others_stay_and_a_number_that_was_never_given_out_is_no_merge(
     assert resumed == []
 
 
-def test_a_segment_that_is_named_twice_is_taken_by_no_merge(
+def test_a_merge_that_names_a_segment_twice_is_discarded(
     killed_in_write: Path, tmp_path: Path, resumed: list[tuple[str, int, int]]
 ) -> None:
     path = tmp_path / "i.velo"

@@ -139,7 +139,7 @@ class World:
                 if number % 4 == 1
                 else [
                     pytest.mark.long(
-                        guarded_by="tests/live/test_searches.py::test_a_recall_of_one_is_what_arithmetic_says"
+                        guarded_by="tests/live/test_searches.py::test_a_recall_of_one_equals_arithmetic"
                     )
                 ],
             )
@@ -208,7 +208,7 @@ FILTERS: dict[str, tuple[Any, Callable[[Row], bool]]] = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_recall_of_one_is_what_arithmetic_says(world: World, name: str) -> None:
+def test_a_recall_of_one_equals_arithmetic(world: World, name: str) -> None:
     condition, passes = FILTERS[name]
     queries = world.random.normal(size=(6, DIM)).astype(np.float32)
     found = world.index.search(queries, 20, filter=condition, recall=1.0, return_metadata=True)
@@ -226,7 +226,7 @@ def test_a_recall_of_one_is_what_arithmetic_says(world: World, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_searches_by_recall_find_what_passes(world: World, name: str) -> None:
+def test_filtered_searches_by_recall_find_only_matching_rows(world: World, name: str) -> None:
     condition, passes = FILTERS[name]
     queries = world.random.normal(size=(20, DIM)).astype(np.float32)
     found = world.index.search(queries, 10, filter=condition, recall=0.95)

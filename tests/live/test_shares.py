@@ -14,7 +14,7 @@ DIM = 64
 
 
 @pytest.mark.parametrize(("memory", "bits"), [("3%", 1), ("12%", 2)])
-def test_the_first_segment_has_bits_that_open_in_it(memory: str, bits: int, tmp_path: Path) -> None:
+def test_the_first_segment_fits_the_memory_share(memory: str, bits: int, tmp_path: Path) -> None:
     rows, queries = np.split(synthetic_vectors(3_040, DIM, seed=3, intrinsic_dim=16), [3_000])
     velo.create(tmp_path / "i", dim=DIM).close()
     with velo.open(tmp_path / "i", memory=memory, merge_memory="64MiB", writable=True, threads=1) as index:

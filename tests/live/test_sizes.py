@@ -28,7 +28,7 @@ DIM = 32
         ([900, 100_000, 800, 700, 600, 500], [1, 3], [0, 2, 4, 5]),
     ],
 )
-def test_young_segments_that_become_one(rows: list[int], others: list[int], wanted: list[int]) -> None:
+def test_segments_of_one_size_are_merged(rows: list[int], others: list[int], wanted: list[int]) -> None:
     assert segments_of_a_size(rows, others) == wanted
 
 
@@ -50,7 +50,7 @@ def test_young_segments_that_become_one(rows: list[int], others: list[int], want
         ([100_000, 25_000], {0: 50_000}, [0, 1], [0]),
     ],
 )
-def test_segments_that_become_one(
+def test_segments_chosen_for_a_merge(
     rows: list[int], dead: dict[int, int], wanted: list[int], wanted_while_rows_come: list[int]
 ) -> None:
     alive = [count - dead.get(segment, 0) for segment, count in enumerate(rows)]

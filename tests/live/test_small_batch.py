@@ -35,7 +35,7 @@ def values_of(kind: Any, count: int, dice: random.Random) -> Any:
     return np.array(values, dtype) if kind == pa.uint64() or dice.random() < 0.5 else values
 
 
-def test_they_are_what_arrow_writes() -> None:
+def test_small_batches_are_encoded_as_arrow_encodes_them() -> None:
     seed = random.randrange(10**6)
     print("seed", seed)
     dice = random.Random(seed)
@@ -88,7 +88,7 @@ def test_they_are_what_arrow_writes() -> None:
         pa.table({"n": pa.array([1], pa.int8()), "s": ["a"]}),
     ],
 )
-def test_all_else_is_for_arrow(given: Any) -> None:
+def test_other_columns_are_left_to_arrow(given: Any) -> None:
     assert SmallBatches(pa.schema([("n", pa.int8()), ("s", pa.string())])).encode(given, 1) is None
 
 

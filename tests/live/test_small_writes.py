@@ -38,7 +38,7 @@ def test_a_record_is_read_a_few_times_however_many_there_are(
     assert len(records) <= 16 * WRITES
 
 
-def test_a_reader_follows_where_the_log_begins_anew(tmp_path: Path) -> None:
+def test_a_reader_follows_a_wal_that_starts_over(tmp_path: Path) -> None:
     """Rows that it has read lie elsewhere in memory then."""
     vectors = vectors_of(1040)
     path = tmp_path / "a.velo"

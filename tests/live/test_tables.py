@@ -190,7 +190,7 @@ BAD: list[tuple[Any, dict[str, Any], type[errors.VeloError], str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "how", "kind", "argument", "part"), BAD, ids=[one[4] for one in BAD])
-def test_what_cannot_be_taken_apart_changes_nothing(
+def test_unusable_tables_change_nothing(
     index: velo.Index,
     given: Any,
     how: dict[str, Any],

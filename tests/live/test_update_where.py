@@ -54,7 +54,7 @@ def test_all_rows_that_pass_change_and_the_rest_of_each_stays(index: velo.Index,
         assert again.count({"name": "attic", "n": 0}) == done.rows
 
 
-def test_a_built_index_takes_them(tmp_path: Path) -> None:
+def test_a_built_index_takes_updates_by_filter(tmp_path: Path) -> None:
     path = tmp_path / "a.velo"
     rows = table(range(500))
     velo.build(path, vectors_of(500), metadata=rows, store_vectors=True, threads=1, calibrate=False).close()

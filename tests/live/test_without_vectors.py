@@ -260,7 +260,7 @@ def test_codes_of_a_segment_that_others_outgrew_are_decoded(tmp_path: Path, noth
                 assert (decoded == world.vectors[ids]).all()
 
 
-def test_where_no_row_is_left_of_it_vectors_are_stored(tmp_path: Path, nothing_later: None) -> None:
+def test_vectors_are_stored_once_no_row_without_them_is_left(tmp_path: Path, nothing_later: None) -> None:
     world = built(tmp_path / "i", "l2", "clusters", "float32", 400, 700)
     new = np.arange(400, 700)
     with velo.open(world.path, writable=True, threads=1) as index:
@@ -296,7 +296,9 @@ def settle(index: velo.Index) -> list[tuple[int, int]]:
     return [(segment["n"], segment["dead"]) for segment in index.info()["live"]["parts"]]
 
 
-def test_it_is_merged_in_the_background_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_without_vectors_are_merged_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compactor, "_LATER_S", 0.0)
     world = built(tmp_path / "i", "l2", "clusters", "float32", 1_000, 1_400)
     with velo.open(world.path, writable=True, threads=1) as index:
@@ -326,7 +328,7 @@ def of_few_bits(tmp_path: Path, nothing_later: None) -> Iterator[tuple[World, ve
 
 
 @pytest.mark.filterwarnings("ignore::velo.errors.RecallWarning")
-def test_what_a_recall_means_stays(of_few_bits: tuple[World, velo.Index, float]) -> None:
+def test_merges_keep_the_calibration_of_codes(of_few_bits: tuple[World, velo.Index, float]) -> None:
     """Rows that codes alone tell of seem to be found without a miss; that is not taken for recall."""
     world, index, most = of_few_bits
     assert 0.8 < most < 0.97
@@ -347,7 +349,7 @@ def test_what_a_recall_means_stays(of_few_bits: tuple[World, velo.Index, float])
     assert world.recall(index, recall=wanted) >= wanted - 0.03
 
 
-def test_what_was_not_measured_stays_so(tmp_path: Path, nothing_later: None) -> None:
+def test_an_uncalibrated_index_stays_uncalibrated(tmp_path: Path, nothing_later: None) -> None:
     world = built(tmp_path / "i", "l2", "cloud", "float32", 1_500, 2_000)
     with velo.open(world.path, writable=True, threads=1) as index:
         world.write(index, np.arange(1_500, 2_000))
@@ -357,7 +359,7 @@ def test_what_was_not_measured_stays_so(tmp_path: Path, nothing_later: None) -> 
         assert world.recall(index, recall=0.95) >= 0.93
 
 
-def test_pages_that_are_damaged_are_told(tmp_path: Path, nothing_later: None) -> None:
+def test_damaged_pages_end_a_merge_with_an_error(tmp_path: Path, nothing_later: None) -> None:
     world = built(tmp_path / "i", "l2", "cloud", "float32", 1_500, 1_600)
     with velo.open(world.path, writable=True, threads=1) as index:
         world.write(index, np.arange(1_500, 1_600))
@@ -375,7 +377,7 @@ def test_pages_that_are_damaged_are_told(tmp_path: Path, nothing_later: None) ->
         world.check(index)
 
 
-def test_a_snapshot_of_it_is_merged_too(tmp_path: Path, nothing_later: None) -> None:
+def test_a_snapshot_without_vectors_is_merged(tmp_path: Path, nothing_later: None) -> None:
     world = built(tmp_path / "i", "ip", "clusters", "uint8", 600, 800)
     with velo.open(world.path, writable=True, threads=1) as index:
         world.write(index, np.arange(600, 800))
@@ -401,14 +403,14 @@ def test_a_snapshot_of_it_is_merged_too(tmp_path: Path, nothing_later: None) -> 
                 metric,
                 dtype,
                 marks=pytest.mark.long(
-                    guarded_by="tests/live/test_without_vectors.py::test_an_update_writes_what_codes_tell"
+                    guarded_by="tests/live/test_without_vectors.py::test_an_update_keeps_a_row_close_to_its_vector"
                 ),
             )
             for metric, dtype in product(("l2", "ip", "cosine"), ("float32", "float16", "uint8", "int8"))
         ),
     ],
 )
-def test_an_update_writes_what_codes_tell(
+def test_an_update_keeps_a_row_close_to_its_vector(
     tmp_path: Path, nothing_later: None, metric: Any, dtype: str
 ) -> None:
     """Also several times: a row stays nearly where it was."""

@@ -81,7 +81,7 @@ def test_more_takes_more() -> None:
     assert divided.memory_bytes["total"] <= 10**9 * 128 * 4 * 0.2
 
 
-def test_what_cannot_be_is_an_error_that_says_what_can() -> None:
+def test_impossible_sizes_name_a_possible_one() -> None:
     with pytest.raises(errors.BudgetTooSmallError) as small:
         velo.size_plan(500_000_000, 768, memory="4GB", shards=10)
     needed = small.value.needed_bytes

@@ -255,7 +255,7 @@ def test_a_proposal_shows_a_table(small: velo.Proposal) -> None:
     assert small._repr_html_().count("<tr>") == len(rows) + 1
 
 
-def test_what_a_sample_cannot_tell_apart_stays_as_it_is_by_default(small: velo.Proposal) -> None:
+def test_defaults_win_where_a_sample_shows_no_difference(small: velo.Proposal) -> None:
     bits = (4, 6)
     one = replace(small.chosen, reached=True, cost_us=100.0, degree=48, memory_bits=4, record_bits=6)
     alike = replace(one, degree=24, cost_us=95.0)

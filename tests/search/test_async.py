@@ -15,7 +15,7 @@ import velo
 from velo import errors
 
 
-def test_it_answers_as_the_blocking_search_does(sample: Any, sample_index: velo.Index) -> None:
+def test_awaited_and_blocking_searches_give_the_same_answers(sample: Any, sample_index: velo.Index) -> None:
     async def main() -> None:
         batch = await sample_index.search_async(sample.queries, 10, return_metadata=["price"])
         expected = sample_index.search(sample.queries, 10, return_metadata=["price"])

@@ -51,7 +51,7 @@ def test_one_list_for_all_queries(index: velo.Index) -> None:
             assert found.counts[row] == len(ids)
 
 
-def test_a_list_a_query(index: velo.Index) -> None:
+def test_a_list_for_each_query(index: velo.Index) -> None:
     random = np.random.default_rng(2)
     queries = random.normal(size=(4, DIM)).astype(np.float32)
     lists = [random.choice(N, count, replace=False).tolist() for count in (3, 50, 1, 20)]
@@ -79,7 +79,7 @@ def test_a_filter_holds_beside_it(index: velo.Index) -> None:
     assert each.ids[1].tolist() == expected(query, candidates[candidates >= 2900], 10)[0]
 
 
-def test_it_is_one_burst(index: velo.Index) -> None:
+def test_candidates_are_read_in_one_io_round(index: velo.Index) -> None:
     """Few candidates: their pages at once, and no way to them."""
     random = np.random.default_rng(3)
     for _ in range(5):

@@ -48,7 +48,7 @@ async def ask(index: velo.Index, queries: np.ndarray, k: int, **options: Any) ->
 
 
 @pytest.mark.parametrize("exact", [None, True])
-def test_each_is_what_it_is_alone(sample: Any, sample_path: Path, exact: bool | None) -> None:
+def test_each_answer_is_that_of_a_single_search(sample: Any, sample_path: Path, exact: bool | None) -> None:
     # The library shares reads between queries under way, but what is found does not depend on that.
     with velo.open(sample_path, threads=1) as index:
         want = index.search(sample.queries, 10, list_size=60, exact=exact)
@@ -65,7 +65,7 @@ def test_they_end_one_by_one(sample: Any, sample_path: Path) -> None:
     assert told.calls > 1
 
 
-def test_what_is_canceled_is_not_told_and_gives_its_place_to_others(sample: Any, sample_path: Path) -> None:
+def test_canceled_queries_give_their_place_to_others(sample: Any, sample_path: Path) -> None:
     many = np.tile(sample.queries, (20, 1))
 
     async def main(index: velo.Index) -> None:

@@ -200,7 +200,9 @@ def test_groups_count_what_their_searches_cost(shop: Any) -> None:
         ({"group_by": "brand", "timeout_s": -1}, errors.InvalidArgumentError, "timeout_s"),
     ],
 )
-def test_what_makes_no_groups(shop: Any, options: Any, error: type[Exception], part: str) -> None:
+def test_bad_arguments_of_groups_are_refused(
+    shop: Any, options: Any, error: type[Exception], part: str
+) -> None:
     index, queries, _ = shop
     with pytest.raises(error, match=part):
         index.search(queries, 3, **options)

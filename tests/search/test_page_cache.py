@@ -223,7 +223,7 @@ print(json.dumps(found))
 """
 
 
-def test_memory_that_the_system_refuses_is_told_and_pages_are_read(tmp_path: Path) -> None:
+def test_pages_are_read_where_the_system_refuses_memory_for_the_cache(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     vectors = random.normal(size=(8_000, 768)).astype(np.float32)
     path, queries = tmp_path / "a.velo", tmp_path / "queries.npy"

@@ -29,7 +29,11 @@ SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.
             (rung, metric),
             marks=[]
             if number in (1, 6, 11)
-            else [pytest.mark.long(guarded_by="tests/search/test_range.py::test_all_within_and_none_beyond")],
+            else [
+                pytest.mark.long(
+                    guarded_by="tests/search/test_range.py::test_a_range_search_returns_exactly_the_rows_within"
+                )
+            ],
         )
         for number, (rung, metric) in enumerate(zip(RUNGS, cycle(("l2", "ip", "cosine")), strict=False))
     ],
@@ -49,7 +53,7 @@ def space(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("rank", [0, 15, 16, 63, 64, 1500])
-def test_all_within_and_none_beyond(space: Any, rank: int) -> None:
+def test_a_range_search_returns_exactly_the_rows_within(space: Any, rank: int) -> None:
     index, queries, _ = space
     whole = index.search(queries, ROWS, **SURE)
     radius = float(whole.distances[0, rank])
@@ -128,7 +132,7 @@ def test_a_filter_restricts_it(space: Any) -> None:
     )
 
 
-def test_awaited_it_is_the_same(space: Any) -> None:
+def test_awaited_and_blocking_range_searches_are_the_same(space: Any) -> None:
     index, queries, _ = space
     radius = float(np.median(index.search(queries, 200, **SURE).distances))
     plain = index.range_search(queries, radius, **SURE)
@@ -161,7 +165,9 @@ def test_strings_as_ids_and_a_single_query(tmp_path: Path) -> None:
         (1.0, {"timeout_s": 0}, errors.InvalidArgumentError, "timeout_s"),
     ],
 )
-def test_what_is_no_radius(space: Any, radius: Any, options: Any, error: type[Exception], part: str) -> None:
+def test_bad_radii_are_refused(
+    space: Any, radius: Any, options: Any, error: type[Exception], part: str
+) -> None:
     index, queries, _ = space
     with pytest.raises(error, match=part):
         index.range_search(queries, radius, **options)

@@ -273,7 +273,7 @@ def test_one_query_is_refused_like_many(small: Any) -> None:
 # ---- filters
 
 
-def test_filters_in_every_dress(small: Any) -> None:
+def test_filters_in_every_form(small: Any) -> None:
     index, rows, queries, table = small
     labels = np.asarray(table.column("label"))
     mask = labels == 3
@@ -395,7 +395,7 @@ def test_filters_that_match_nothing_find_nothing(given: Any, small: Any) -> None
         ([{"label": 1}, {"colour": 1}, None], errors.UnknownColumnError),
     ],
 )
-def test_what_is_no_filter(given: Any, kind: type[errors.VeloError], small: Any) -> None:
+def test_bad_filters_are_refused(given: Any, kind: type[errors.VeloError], small: Any) -> None:
     index, _, queries, _ = small
     with pytest.raises(kind) as caught:
         index.search(queries[:3], 5, filter=given)
@@ -439,7 +439,7 @@ def test_an_index_without_metadata(tmp_path: Path) -> None:
         ({}, errors.VeloError),
     ],
 )
-def test_what_are_no_queries(queries: Any, kind: type[errors.VeloError], small: Any) -> None:
+def test_bad_queries_are_refused(queries: Any, kind: type[errors.VeloError], small: Any) -> None:
     with pytest.raises(kind) as caught:
         small[0].search(queries)
     assert caught.value.argument == "queries"
