@@ -30,7 +30,7 @@ def test_derived_budgets_never_fail(tmp_path: Path) -> None:
     seed = int(os.environ.get("VELO_TEST_SEED", random.randrange(2**32)))
     draw = random.Random(seed)
     cases = list(itertools.product(ROWS, DIMS, SHARES, DTYPES))
-    small = [case for case in cases if case[0] * case[1] <= 100_000]
+    small = [case for case in cases if case[0] < 1_000 and case[0] * case[1] <= 100_000]
     for place, case in enumerate(draw.sample(small, 25) if count(0, 1) == 0 else cases):
         rows, dim, share, dtype = case
         said = f"VELO_TEST_SEED={seed}: rows={rows} dim={dim} share={share} dtype={dtype}"

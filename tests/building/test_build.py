@@ -538,4 +538,5 @@ def test_a_build_without_checkpoints_writes_the_same_index(
         if transient and build_memory is None:
             assert not seen
         assert ("encode.work" in seen) == (not transient)
+        assert ("partitions.work" in seen) == (build_memory == 400_000 and not transient), seen
     assert written["kept"] == written["transient"]

@@ -202,7 +202,7 @@ def test_codes_of_pages_reach_each_recall_for_each_k(
                 assert reached > recall - chance, (k, recall)
                 assert found.expected is not None
                 reads = (found.stats["reads"] + found.stats["shared_reads"]).mean()
-                assert reads == pytest.approx(found.expected.reads, rel=0.1), (k, recall)
+                assert reads == pytest.approx(found.expected.reads, rel=0.2), (k, recall)
 
 
 def test_the_sample_reaches_each_recall_in_every_plan(sample: Any, some: Truth, of_codes: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_sample_reaches_each_recall_in_every_plan(sample: Any, some: Truth, 
                 assert found.stats["reads"].mean() == pytest.approx(found.expected.reads, rel=0.25)
             short = index.search(sample.queries, recall=0.9).stats["estimates"].mean()
             long = index.search(sample.queries, recall=0.99).stats["estimates"].mean()
-            assert short < long / 1.5
+            assert short < long / 1.2
 
 
 def test_k_other_than_ten(sample: Any, some: Truth, of_codes: Path) -> None:

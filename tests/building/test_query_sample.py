@@ -43,10 +43,21 @@ def hard(count: int, seed: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def rows() -> np.ndarray:
-    return np.concatenate([easy(2000, 0), hard(2000, 0)])
+    return np.concatenate([easy(4000, 0), hard(4000, 0)])
 
 
-@pytest.mark.parametrize("kind", [easy, hard])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        hard,
+        pytest.param(
+            easy,
+            marks=pytest.mark.long(
+                guarded_by="tests/building/test_query_sample.py::test_a_query_sample_calibrates_for_queries_like_it"
+            ),
+        ),
+    ],
+)
 def test_a_query_sample_calibrates_for_queries_like_it(kind: Any, rows: np.ndarray, tmp_path: Path) -> None:
     asked = kind(400, 2)
     truth = brute_force(rows, asked, 10).ids

@@ -19,7 +19,7 @@ from velo.building import build
 from velo.compaction import compactor, segment_builder
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
-N, NEW, DIM = 1600, 300, 24
+N, NEW, DIM = 1630, 300, 24
 
 #: Merges, and is killed where it is told.
 PROGRAM = """

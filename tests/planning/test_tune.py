@@ -80,9 +80,9 @@ def test_a_small_proposal_is_what_an_index_does(small: velo.Proposal, tmp_path: 
 
 
 def test_a_segment_tells_what_more_rows_take_of_memory_and_disk(tmp_path: Path) -> None:
-    rows = synthetic_vectors(4_000, 16, seed=3)
-    segment = quick(rows, tmp_path, sample=2_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
-    whole = quick(rows, tmp_path, sample=4_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
+    rows = synthetic_vectors(8_000, 16, seed=3)
+    segment = quick(rows, tmp_path, sample=4_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
+    whole = quick(rows, tmp_path, sample=8_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
     assert [one.memory_bits for one in segment] == [one.memory_bits for one in whole]
     for one, other in zip(segment, whole, strict=True):
         assert one.reads < other.reads
@@ -283,7 +283,7 @@ def test_bits_around_what_a_budget_chooses() -> None:
 
 
 def test_the_command_prints_candidates_and_lines_that_run(sample: Any, tmp_path: Path) -> None:
-    given = ["tune", str(sample.folder / "sample.u8bin"), "--memory", "30%", "--sample", "1500"]
+    given = ["tune", str(sample.folder / "sample.u8bin"), "--memory", "30%", "--sample", "4000"]
     given += ["--degree", "16", "--threads", "2", "--scratch", str(tmp_path)]
     shown = CliRunner().invoke(app, given)
     assert shown.exit_code == 0, shown.output
