@@ -19,7 +19,10 @@ from tests import child, long
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Haystack would tell its makers of each run.
+# Children of the tests compile each module once, not at every start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Haystack would report each run to its makers.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 # What a shell starts in its background ignores interrupts, and so would the children that tests interrupt.
