@@ -18,6 +18,7 @@ from haystack.document_stores.types import DuplicatePolicy, FilterPolicy
 from haystack.errors import FilterError
 from haystack.utils.filters import document_matches_filter
 
+from tests.long import count
 from velo.errors import DimensionMismatchError, ReadOnlyError, SearchTimeoutError, VeloError
 from velo.integrations.haystack import VeloDocumentStore, VeloEmbeddingRetriever
 
@@ -73,8 +74,8 @@ def made_filter(rng: random.Random, depth: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_filters_mean_what_haystacks_own_mean(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(count(1, 3)))
+def test_filters_agree_with_those_of_haystack(tmp_path: Path, seed: int) -> None:
     """Random trees over fields with values of all kinds; columns come in any order, some rows in a part."""
     rng = random.Random(seed)
     values = [*VALUES, *ODD] * 2
@@ -116,7 +117,7 @@ def test_filters_mean_what_haystacks_own_mean(tmp_path: Path, seed: int) -> None
         ([1], "a filter is a dict"),
     ],
 )
-def test_filters_that_are_none(store: VeloDocumentStore, filters: Any, said: str) -> None:
+def test_invalid_filters_are_refused(store: VeloDocumentStore, filters: Any, said: str) -> None:
     store.write_documents([Document(content="a", meta={"x": 1})])
     for call in (store.filter_documents, store.delete_by_filter, store.count_documents_by_filter):
         with pytest.raises(FilterError, match=said):
@@ -164,7 +165,7 @@ def test_fields_of_the_document_itself(store: VeloDocumentStore) -> None:
 # ---- documents
 
 
-def test_documents_come_back_with_all_they_have(tmp_path: Path) -> None:
+def test_documents_are_returned_with_all_fields(tmp_path: Path) -> None:
     documents = [
         Document(id="1", content="text", meta={"a": {"b": [1, None, {"c": 2.5}]}, "none": None}),
         Document(id="2", blob=ByteStream(b"\x00\xff", meta={"k": 1}, mime_type="image/png")),
@@ -213,7 +214,7 @@ def test_no_retriever_finds_documents_without_embeddings(store: VeloDocumentStor
     ],
 )
 @pytest.mark.parametrize("policy", list(DuplicatePolicy))
-def test_documents_that_are_none(
+def test_invalid_documents_are_refused(
     store: VeloDocumentStore, documents: list[Document], said: str, policy: DuplicatePolicy
 ) -> None:
     store.write_documents([Document(id="1", content="first")])
@@ -281,7 +282,7 @@ def test_updates_keep_what_they_do_not_name(store: VeloDocumentStore) -> None:
     assert store.filter_documents()[0].meta["y"] == 5
 
 
-def test_what_fields_hold(store: VeloDocumentStore) -> None:
+def test_fields_keep_their_values(store: VeloDocumentStore) -> None:
     metas: list[dict[str, Any]] = [
         {"n": 1, "b": True, "t": "x", "deep": {"z": 1}, "l": [1, 2], "id": 3},
         {"n": 0.5, "b": False, "t": "ä", "l": [1, 2], "id": 4},
@@ -374,7 +375,7 @@ def test_a_pipeline_and_its_twin_from_yaml(tmp_path: Path) -> None:
         VeloEmbeddingRetriever("store")  # type: ignore[arg-type]
 
 
-def test_one_writes_and_others_read(tmp_path: Path) -> None:
+def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
     store = VeloDocumentStore(tmp_path / "s", embedding_dim=DIM)
     store.write_documents([Document(id="1")])
     with pytest.raises(DocumentStoreError, match="open to write already"):

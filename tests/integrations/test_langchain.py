@@ -225,7 +225,7 @@ def test_filters_of_every_dress(store: VeloVectorStore) -> None:
         (7, FilterError),
     ],
 )
-def test_filters_that_are_none(store: VeloVectorStore, condition: Any, cause: type[Exception]) -> None:
+def test_invalid_filters_are_refused(store: VeloVectorStore, condition: Any, cause: type[Exception]) -> None:
     store.add_texts(["a"], [{"year": 1}])
     with pytest.raises(VeloStoreError) as caught:
         store.similarity_search("x", filter=condition)
@@ -258,7 +258,7 @@ class Lying(DeterministicFakeEmbedding):
         (["fine", "nothing"], "1 for 2 texts"),
     ],
 )
-def test_embeddings_that_are_none(tmp_path: Path, texts: list[str], said: str) -> None:
+def test_invalid_embeddings_are_refused(tmp_path: Path, texts: list[str], said: str) -> None:
     with VeloVectorStore(Lying(size=6), tmp_path / "s") as store:
         store.add_texts(["first"], ids=["1"])
         with pytest.raises(VeloStoreError, match=said):
@@ -279,7 +279,7 @@ def test_embeddings_that_are_none(tmp_path: Path, texts: list[str], said: str) -
         ({"batch_size": 7}, "no argument 'batch_size'"),
     ],
 )
-def test_documents_that_are_none(store: VeloVectorStore, more: dict[str, Any], said: str) -> None:
+def test_invalid_documents_are_refused(store: VeloVectorStore, more: dict[str, Any], said: str) -> None:
     store.add_texts(["first"], ids=["1"])
     with pytest.raises(VeloStoreError, match=said):
         store.add_texts(["a", "b"], **more)
@@ -288,7 +288,7 @@ def test_documents_that_are_none(store: VeloVectorStore, more: dict[str, Any], s
     assert store.index.info()["columns"] == ["velo_text", "velo_metadata"]
 
 
-def test_searches_that_are_none(store: VeloVectorStore) -> None:
+def test_invalid_searches_are_refused(store: VeloVectorStore) -> None:
     with pytest.raises(VeloStoreError, match="k is a number"):
         store.similarity_search("x", k=-1)
     store.add_texts(["a"])
@@ -303,7 +303,7 @@ def test_searches_that_are_none(store: VeloVectorStore) -> None:
     assert len(store.similarity_search("x", recall=0.99, timeout_s=5)) == 1
 
 
-def test_what_is_there_already(tmp_path: Path) -> None:
+def test_existing_folders_are_handled(tmp_path: Path) -> None:
     with VeloVectorStore(EMBEDDING, tmp_path / "s", dim=6) as store:
         store.add_texts(["a"], ids=["1"])
         with pytest.raises(VeloStoreError, match="open to write already"):
@@ -405,7 +405,7 @@ def test_maximal_marginal_relevance_leaves_copies_out(store: VeloVectorStore) ->
     assert texts_of(retriever.invoke("a")) == {"a", "b"}
 
 
-def test_of_an_id_that_comes_twice_the_last_counts(store: VeloVectorStore) -> None:
+def test_the_last_document_with_an_id_wins(store: VeloVectorStore) -> None:
     assert store.add_texts(["a", "b"], [{"x": 1}, {"y": "z"}], ids=["1", "1"]) == ["1", "1"]
     assert store.get_by_ids(["2", "1", "1"]) == [Document(id="1", page_content="b", metadata={"y": "z"})] * 2
     store.add_texts(["c"], ids=["1"])

@@ -8,8 +8,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,11 @@ RAY_MARKS = [
     SERVE_MARK,
 ]
 
-ROWS = 6000
-SHARDS = 4
+ROWS = 4000
+SHARDS = 2
+
+#: API keys of the tests.
+READ, ADMIN = "read-key-0123456789", "admin-key-0123456789"
 
 #: For what must be complete however busy the machine is.
 PATIENT = RouterLimits(quiet_s=1.0, trial_s=10.0)
@@ -52,7 +57,7 @@ LIST_SIZE = 200
 
 @pytest.fixture(scope="session")
 def sharded_path(sample: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four shards over the head of the sample, with its labels; not to be changed."""
+    """Shards over the head of the sample, with its labels; not to be changed."""
     import velo
 
     return velo.build_collection(
@@ -113,17 +118,72 @@ def local_answer(path: Path, request: SearchRequest) -> Answer:
     return asyncio.run(run())
 
 
+def environment() -> dict[str, str]:
+    """The environment of a child that imports this velo."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def python(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment() | variables,
+        check=False,
+    )
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``velo`` to its end in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "velo", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+        check=False,
+    )
+
+
+def invoked(*arguments: str) -> SimpleNamespace:
+    """Run ``velo`` in this process: exit code, stdout and stderr."""
+    from typer.testing import CliRunner
+
+    from velo.cli.app import app
+
+    done = CliRunner().invoke(app, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+
+
+def until(true: Callable[[], Any], what: str = "the condition", seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def write_keys(path: Path, text: str) -> None:
+    """Replace a file by renaming another over it."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    os.replace(beside, path)
+
+
 class Served:
     """A ``velo serve`` in a process of its own."""
 
     def __init__(self, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "velo", "serve", *arguments, "--port", "0", "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(),
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -139,6 +199,17 @@ class Served:
         self.process.terminate()
         rest, told = self.process.communicate(timeout=60)
         return self.process.returncode, rest + told
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[Served]:
+    """A server that exits with status 0 and without a traceback."""
+    served = Served(*arguments, "--threads", "1")
+    try:
+        yield served
+    finally:
+        code, told = served.stop()
+    assert (code, "Traceback" in told) == (0, False), told
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 from ray import serve
 
-from tests.serving.gcs_killed import children
 from tests.serving.local_ray import LocalRay
 from velo.errors import InvalidArgumentError, VeloError
 from velo_serving import Client
@@ -30,6 +29,29 @@ from velo_serving.on_ray.serve_app import serve_app
 from velo_serving.protocol.errors import ApiKeyError, ApiKeyFileError
 
 KEY = "a-key-for-reading-alone"
+
+
+def children(name: str) -> list[int]:
+    """Processes of a name that this one started, or theirs."""
+    parents, found = {}, []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")
+            except OSError:
+                continue  # it ended meanwhile
+            state, parent = fields[2].split()[:2]
+            parents[int(entry.name)] = int(parent)
+            if name in fields[0] and state != "Z":
+                found.append(int(entry.name))
+    ours = []
+    for pid in found:
+        at = pid
+        while at > 1 and at != os.getpid():
+            at = parents.get(at, 0)
+        if at == os.getpid():
+            ours.append(pid)
+    return ours
 
 
 def free_port() -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.serving.exact_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, play
+from tests.serving.exact_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, serving
 from velo_serving.protocol.limits import GatewayLimits
 
 PROGRAM = """
@@ -70,7 +70,7 @@ def half_sent(url: str, count: int) -> Iterator[list[socket.socket]]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_half_sent_headers_keep_nobody_out(sample_path: Path) -> None:
+def test_half_sent_headers_do_not_block_others(sample_path: Path) -> None:
     """1,500 of them, which never end: searches and /healthz are answered meanwhile."""
     with served(sample_path, 600, 64) as url, half_sent(url, 1_500), httpx.Client(timeout=30) as client:
         for _ in range(3):
@@ -98,10 +98,10 @@ def test_headers_must_arrive_within_their_time(sample_path: Path) -> None:
                 time.sleep(0.5)
 
 
-def test_sql_that_takes_seconds_to_read_is_refused_at_once(tmp_path: Path) -> None:
+async def test_sql_that_takes_seconds_to_read_is_refused_at_once(tmp_path: Path) -> None:
     ors = " OR ".join(f"parity = {number}" for number in range(4_000))
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         json_body = {"vector": VECTORS[0].tolist(), "filter": ors}
         many = {
             "vectors": VECTORS[:8].tolist(),
@@ -119,14 +119,12 @@ def test_sql_that_takes_seconds_to_read_is_refused_at_once(tmp_path: Path) -> No
         as_dict = {"vector": VECTORS[0].tolist(), "filter": {"parity": {"$in": list(range(4_000))}}}
         assert (await client.post("/v1/search", json=as_dict)).status_code == 400
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_a_long_filter_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+async def test_a_long_filter_does_not_block_the_event_loop(tmp_path: Path) -> None:
     """The longest SQL that is taken: while it is read others are answered, and its deadline holds."""
     ors = " OR ".join(f"parity = {number}" for number in range(1_000))[: 15 << 10].rpartition(" OR ")[0]
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path), limits=GatewayLimits()) as client:
         late = asyncio.create_task(
             client.post("/v1/search", json={"vector": VECTORS[0].tolist(), "filter": ors, "timeout_ms": 1})
         )
@@ -141,11 +139,9 @@ def test_a_long_filter_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
         # Read on the loop, it would let one or two through, before and behind it.
         assert answered >= 6
 
-    play(exact_backend(tmp_path), scene, GatewayLimits())
-
 
 @pytest.mark.parametrize("name", ["vector", "filter"])
-def test_a_column_twice_is_the_clients_mistake(name: str, tmp_path: Path) -> None:
+async def test_a_repeated_column_is_refused(name: str, tmp_path: Path) -> None:
     vectors = pa.array(np.asarray(VECTORS[:2]).tolist())
     filters = pa.array(["parity = 1"] * 2)
     columns = [("vector", vectors), ("filter", filters), (name, vectors if name == "vector" else filters)]
@@ -155,9 +151,7 @@ def test_a_column_twice_is_the_clients_mistake(name: str, tmp_path: Path) -> Non
         writer.write_table(table)
     body = sink.getvalue().to_pybytes()
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         answer = await client.post("/v1/search", content=body, headers={"Content-Type": ARROW_TYPE})
         assert answer.status_code == 400, answer.text
         assert f"2 columns '{name}'" in answer.json()["error"]["message"]
-
-    play(exact_backend(tmp_path), scene)

@@ -111,7 +111,7 @@ def test_the_board_is_laid_out() -> None:
         taken |= cells
 
 
-def test_alerts_say_what_to_do() -> None:
+def test_alerts_have_instructions() -> None:
     names = []
     for group in rules()["groups"]:
         for rule in group["rules"]:

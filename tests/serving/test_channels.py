@@ -128,17 +128,9 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Place]:
 
 
 @pytest.fixture(params=["local", "unix socket", "tcp", "fake"])
-def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Any], None]:
-    """Run a scene with a channel of each kind."""
-
-    def run(scene: Callable[[Place], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with opened(request.param, tmp_path) as place:
-                await scene(place)
-
-        asyncio.run(whole())
-
-    return run
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of channel."""
+    return str(request.param)
 
 
 def same(got: Any, expected: Any) -> None:
@@ -157,7 +149,7 @@ def same(got: Any, expected: Any) -> None:
         assert getattr(got, name) == getattr(expected, name)
 
 
-def test_every_kind_of_answer_arrives_as_the_shard_gave_it(play: Any) -> None:
+async def test_every_kind_of_answer_arrives_as_the_shard_gave_it(kind: str, tmp_path: Path) -> None:
     requests = [
         SearchRequest(VECTORS[:1], 3),
         SearchRequest(VECTORS[:7], 5, return_metadata=("parity",)),
@@ -168,7 +160,7 @@ def test_every_kind_of_answer_arrives_as_the_shard_gave_it(play: Any) -> None:
         *(SearchRequest(VECTORS[:2], 3, group_by=name) for name in ("when", "text", "large", "day")),
     ]
 
-    async def scene(place: Place) -> None:
+    async with opened(kind, tmp_path) as place:
         for place.index.names in (False, True):
             for request in requests:
                 expected = await place.shard.search(request)
@@ -178,11 +170,9 @@ def test_every_kind_of_answer_arrives_as_the_shard_gave_it(play: Any) -> None:
                 else:
                     same(got, with_rows(expected))
 
-    play(scene)
 
-
-def test_what_is_wrong_comes_as_the_failure_that_it_is(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_failures_of_the_shard_arrive_unchanged(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         failure = await place.ask(filters=({"colour": 1},))
         assert isinstance(failure, Failure)
         assert (failure.kind, failure.fault, failure.argument) == ("UnknownColumnError", "caller", "filter")
@@ -193,11 +183,9 @@ def test_what_is_wrong_comes_as_the_failure_that_it_is(play: Any) -> None:
         place.index.fail = lambda call: None
         assert isinstance(await place.ask(), Hits)
 
-    play(scene)
 
-
-def test_each_reply_leaves_when_it_is_ready(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_each_reply_leaves_when_it_is_ready(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         gate = asyncio.Event()
 
         async def hold(queries: Any) -> None:
@@ -212,11 +200,9 @@ def test_each_reply_leaves_when_it_is_ready(play: Any) -> None:
         gate.set()
         assert (await slow).ids[0, 0] == 7
 
-    play(scene)
 
-
-def test_a_search_that_is_canceled_ends_at_the_index(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_a_search_that_is_canceled_ends_at_the_index(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         holding = asyncio.Event()
 
         async def hold(queries: Any) -> None:
@@ -235,21 +221,17 @@ def test_a_search_that_is_canceled_ends_at_the_index(play: Any) -> None:
         place.index.hold = None
         assert (await place.ask(3)).ids[0, 0] == 3
 
-    play(scene)
 
-
-def test_health_says_which_index_it_is(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_health_identifies_the_index(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         health = await place.channel.health()
         assert health == place.shard.health()
         assert (health.uuid, health.dim, health.metric, health.n) == ("one", 4, "l2", 60)
         assert list(health.details["columns"]) == ["parity"]
 
-    play(scene)
 
-
-def test_a_shard_without_an_index_is_unavailable(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_a_shard_without_an_index_is_unavailable(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         place.shard.close()
         with pytest.raises(ShardUnavailableError, match="no open index"):
             await place.ask()
@@ -257,17 +239,13 @@ def test_a_shard_without_an_index_is_unavailable(play: Any) -> None:
         assert failure is not None
         assert failure.kind == "ShardUnavailableError"
 
-    play(scene)
 
-
-def test_after_a_reset_health_makes_a_new_way(play: Any) -> None:
-    async def scene(place: Place) -> None:
+async def test_after_a_reset_health_makes_a_new_way(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as place:
         for _ in range(3):
             place.channel.reset()
             assert (await place.channel.health()).n == 60
             assert (await place.ask(4)).ids[0, 0] == 4
-
-    play(scene)
 
 
 def test_metadata_keeps_its_types(tmp_path: Path) -> None:
@@ -302,22 +280,19 @@ def test_metadata_keeps_its_types(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_host_that_does_not_answer_is_asked_again_soon() -> None:
+async def test_a_host_that_does_not_answer_is_asked_again_soon() -> None:
     """As behind a cable that is pulled: nothing comes back, not even a refusal."""
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.socket() as full, contextlib.ExitStack() as stack:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            for _ in range(4):  # the system leaves unanswered what comes after these
-                waiting = stack.enter_context(socket.socket())
-                waiting.setblocking(False)
-                waiting.connect_ex(full.getsockname())
-            channel = SocketChannel("0", at(Endpoint("token", host="127.0.0.1", port=full.getsockname()[1])))
-            began = loop.time()
-            with pytest.raises(ShardUnavailableError, match=r"nothing within 0\.5 s"):
-                await asyncio.wait_for(channel.health(), 20)
-            assert loop.time() - began < 10
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # the system leaves unanswered what comes after these
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        channel = SocketChannel("0", at(Endpoint("token", host="127.0.0.1", port=full.getsockname()[1])))
+        began = loop.time()
+        with pytest.raises(ShardUnavailableError, match=r"nothing within 0\.5 s"):
+            await asyncio.wait_for(channel.health(), 20)
+        assert loop.time() - began < 10

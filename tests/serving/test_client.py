@@ -95,7 +95,7 @@ both = pytest.mark.parametrize("asynchronous", [False, True])
 
 
 @both
-def test_it_comes_back_when_told(asynchronous: bool) -> None:
+def test_the_client_retries_after_the_given_time(asynchronous: bool) -> None:
     script = Script(busy(429), busy(503, "0.5"), httpx.ConnectError("refused"), httpx.Response(200, json=OK))
     result = search(script.client(), asynchronous, [0.0, 0.0], 2)
     assert result.ids.tolist() == [1, 2]
@@ -108,7 +108,7 @@ def test_it_comes_back_when_told(asynchronous: bool) -> None:
 
 
 @both
-def test_it_gives_up_after_its_retries(asynchronous: bool) -> None:
+def test_the_client_gives_up_after_its_retries(asynchronous: bool) -> None:
     script = Script(*[busy() for _ in range(3)])
     with pytest.raises(QueueFullError, match="busy") as raised:
         search(script.client(retries=2), asynchronous, [0.0], 1)
@@ -117,7 +117,7 @@ def test_it_gives_up_after_its_retries(asynchronous: bool) -> None:
 
 
 @both
-def test_it_does_not_wait_beyond_its_own_deadline(asynchronous: bool) -> None:
+def test_the_client_does_not_wait_beyond_its_deadline(asynchronous: bool) -> None:
     script = Script(busy(503, "60", "NoShardAnsweredError"))
     with pytest.raises(NoShardAnsweredError):
         search(script.client(timeout_s=5), asynchronous, [0.0], 1)
@@ -125,7 +125,7 @@ def test_it_does_not_wait_beyond_its_own_deadline(asynchronous: bool) -> None:
 
 
 @both
-def test_what_will_not_get_better_is_not_tried_again(asynchronous: bool) -> None:
+def test_permanent_errors_are_not_retried(asynchronous: bool) -> None:
     for status, kind, known in (
         (400, "UnknownColumnError", UnknownColumnError),
         (404, "UnknownCollectionError", UnknownCollectionError),
@@ -147,14 +147,14 @@ def test_an_answer_that_is_no_error_of_ours_keeps_its_status() -> None:
     assert raised.value.status == 502
 
 
-def test_a_timeout_is_a_deadline_and_no_reason_to_send_it_twice() -> None:
+def test_a_timeout_is_not_retried() -> None:
     script = Script(httpx.ReadTimeout("slow"))
     with pytest.raises(DeadlineExceededError):
         search(script.client(), False, [0.0], 1)
     assert len(script.requests) == 1
 
 
-def test_nobody_there() -> None:
+def test_a_refused_connection_is_a_typed_error_after_retries() -> None:
     script = Script(*[httpx.ConnectError("refused") for _ in range(5)])
     with pytest.raises(ConnectionFailedError, match="refused"):
         search(script.client(), False, [0.0], 1)
@@ -172,7 +172,7 @@ def test_retry_after_as_a_date() -> None:
     assert script.pauses_s[1] < 1.0
 
 
-def test_mistakes_are_found_before_anything_is_sent() -> None:
+def test_wrong_arguments_are_refused_before_a_request() -> None:
     client = Script().client()
     with pytest.raises(InvalidArgumentError, match="queries or ids"):
         client.search()
@@ -189,41 +189,36 @@ def test_mistakes_are_found_before_anything_is_sent() -> None:
 
 
 @pytest.mark.parametrize("body_format", ["json", "arrow"])
-def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
+async def test_against_the_gateway(tmp_path: Path, body_format: Any) -> None:
     odd = np.arange(len(VECTORS)) % 2 == 1
 
-    async def run() -> None:
-        async with client_of(exact_backend(tmp_path), body_format=body_format) as client:
-            ids, distances = await client.search(VECTORS[:3], k=4)
-            assert ids.tolist() == exact(VECTORS[:3], 4)
-            assert distances.dtype == np.float32
-            one = await client.search(
-                VECTORS[0], k=60, filter={"parity": 1}, timeout_s=5, allow_partial=False
-            )
-            assert one.ids.shape == one.distances.shape == (60,)
-            assert one.counts.tolist() == [20]
-            assert one.ids[:20].tolist() == exact(VECTORS[0], 20, odd)[0]
-            assert (one.ids[20:] == -1).all()
-            assert np.isinf(one.distances[20:]).all()
-            assert (one.shards_answered, one.partial, one.stats["reads"].sum()) == (4, False, 12)
-            each = await client.search(
-                VECTORS[:2], k=2, filters=[None, {"parity": 1}], return_metadata=["parity"]
-            )
-            assert each.ids.tolist() == exact(VECTORS[:1], 2) + exact(VECTORS[1:2], 2, odd)
-            assert each.metadata is not None
-            assert each.metadata[1].column("parity").to_pylist() == [1, 1]
-            whole = await client.search(VECTORS[0], k=2, return_metadata=True)
-            assert whole.metadata.column_names == ["parity"]
-            none = await client.search(VECTORS[0], k=2, return_metadata=False)
-            assert none.metadata is None
-            with pytest.raises(InvalidArgumentError, match="return_metadata"):
-                await client.search(VECTORS[0], return_metadata=5)  # type: ignore[arg-type]
-            with pytest.raises(UnknownColumnError, match="colour"):
-                await client.search(VECTORS[0], filter={"colour": 1})
-            with pytest.raises(DimensionMismatchError):
-                await client.search([1.0, 2.0])
-
-    asyncio.run(run())
+    async with client_of(exact_backend(tmp_path), body_format=body_format) as client:
+        ids, distances = await client.search(VECTORS[:3], k=4)
+        assert ids.tolist() == exact(VECTORS[:3], 4)
+        assert distances.dtype == np.float32
+        one = await client.search(VECTORS[0], k=60, filter={"parity": 1}, timeout_s=5, allow_partial=False)
+        assert one.ids.shape == one.distances.shape == (60,)
+        assert one.counts.tolist() == [20]
+        assert one.ids[:20].tolist() == exact(VECTORS[0], 20, odd)[0]
+        assert (one.ids[20:] == -1).all()
+        assert np.isinf(one.distances[20:]).all()
+        assert (one.shards_answered, one.partial, one.stats["reads"].sum()) == (4, False, 12)
+        each = await client.search(
+            VECTORS[:2], k=2, filters=[None, {"parity": 1}], return_metadata=["parity"]
+        )
+        assert each.ids.tolist() == exact(VECTORS[:1], 2) + exact(VECTORS[1:2], 2, odd)
+        assert each.metadata is not None
+        assert each.metadata[1].column("parity").to_pylist() == [1, 1]
+        whole = await client.search(VECTORS[0], k=2, return_metadata=True)
+        assert whole.metadata.column_names == ["parity"]
+        none = await client.search(VECTORS[0], k=2, return_metadata=False)
+        assert none.metadata is None
+        with pytest.raises(InvalidArgumentError, match="return_metadata"):
+            await client.search(VECTORS[0], return_metadata=5)  # type: ignore[arg-type]
+        with pytest.raises(UnknownColumnError, match="colour"):
+            await client.search(VECTORS[0], filter={"colour": 1})
+        with pytest.raises(DimensionMismatchError):
+            await client.search([1.0, 2.0])
 
 
 # ---- one source, blocking and awaited ----
@@ -258,13 +253,13 @@ _QUESTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any] | pa.Table]] = {
 }
 
 
-def test_all_that_can_be_awaited_is_known_here() -> None:
+def test_the_table_has_every_awaited_method() -> None:
     awaited = {name.removesuffix("_async") for name in dir(Client) if name.endswith("_async")}
     assert {name for name in awaited if not name.startswith("_")} == set(_QUESTIONS)
 
 
 @pytest.mark.parametrize("name", _QUESTIONS)
-def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -> None:
+def test_awaited_methods_agree_with_blocking_ones(name: str) -> None:
     arguments, answer = _QUESTIONS[name]
     keywords = {"dim": 8} if name == "create" else {}
     status = {"shards_answered": 1, "shards_total": 1, "sequences": {"0": 4}, "pressure": 0.0}
@@ -298,7 +293,7 @@ def test_what_is_awaited_asks_and_answers_the_same_and_never_blocks(name: str) -
 
 
 @pytest.mark.parametrize(("name", "waits"), [("flush", 2), ("optimize", 2)])
-def test_what_goes_on_is_asked_for_again(name: str, waits: int) -> None:
+def test_unfinished_flushes_and_optimizations_are_polled(name: str, waits: int) -> None:
     answers = [{"done": one == waits} for one in range(waits + 1)]
     asked: list[dict[str, Any]] = []
 

@@ -77,7 +77,7 @@ def test_a_single_index_is_a_collection_of_one_shard(tmp_path: Path) -> None:
         (document(shards=[{"path": "a", "first_row": 0, "rows": 30, "pin": 7}]), r"shards\[0\].pin"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, content: Any, field: str) -> None:
+def test_every_wrong_field_is_named(tmp_path: Path, content: Any, field: str) -> None:
     with pytest.raises(CollectionFormatError, match=field) as raised:
         read_collection(write(tmp_path / "c", content))
     assert isinstance(raised.value, FormatError)
@@ -122,7 +122,7 @@ def test_pins_are_read(text: str, pin: Pin) -> None:
 @pytest.mark.parametrize(
     "text", ["", "ssd", "resource:", "label:", "label:a", "label:=a", "label:a=", "node:abc"]
 )
-def test_what_is_no_pin_is_refused(text: str) -> None:
+def test_an_invalid_pin_is_refused(text: str) -> None:
     with pytest.raises(VeloError, match="a pin reads"):
         Pin.parse(text)
 

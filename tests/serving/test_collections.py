@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -17,9 +17,7 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.conftest import Served, children
-from tests.serving.test_access import ADMIN, READ, write_keys
-from tests.serving.test_writes import serving
+from tests.serving.conftest import ADMIN, READ, Served, children, serving, until, write_keys
 from velo.errors import IndexExistsError, InvalidArgumentError, UnknownIdError, UnsupportedError, VeloError
 from velo_serving import Client, serve_local
 from velo_serving.protocol.errors import AdminKeyError, UnknownCollectionError
@@ -30,22 +28,35 @@ SCHEMA = pa.schema(
 ROWS = np.random.default_rng(3).standard_normal((50, 8)).astype(np.float32)
 
 
-def until(true: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+class Shop(NamedTuple):
+    """A server that creates collections, and the folder for them."""
+
+    served: Served
+    root: Path
 
 
-@pytest.fixture(params=[[], ["--workers", "2"]], ids=["one", "workers"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Served, Path]]:
-    """A server with a folder for collections, which is empty, and keys."""
-    root = tmp_path / "root"
+@pytest.fixture(
+    scope="module",
+    params=[
+        ["--workers", "2"],
+        pytest.param(
+            [],
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_collections.py::test_a_restart_serves_all_collections_and_ends_a_killed_removal"
+            ),
+        ),
+    ],
+    ids=["workers", "one"],
+)
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A server with keys and a folder without collections."""
+    folder = tmp_path_factory.mktemp("shop")
+    root = folder / "root"
     root.mkdir()
-    write_keys(tmp_path / "keys.txt", f"read {READ}\nadmin {ADMIN}\n")
-    keys = ("--api-keys", str(tmp_path / "keys.txt"))
+    write_keys(folder / "keys.txt", f"read {READ}\nadmin {ADMIN}\n")
+    keys = ("--api-keys", str(folder / "keys.txt"))
     with serving("--root", str(root), "--writable", "--memory", "1MiB", *keys, *request.param) as served:
-        yield served, root
+        yield Shop(served, root)
 
 
 def names(served: Served) -> set[str]:
@@ -59,7 +70,7 @@ def names(served: Served) -> set[str]:
 
 def at_all(served: Served, name: str) -> bool:
     """Whether every gateway serves a collection by now."""
-    for _ in range(8):
+    for _ in range(6):
         try:
             with Client(served.url, collection=name, api_key=READ, retries=0) as one:
                 one.info()
@@ -68,7 +79,7 @@ def at_all(served: Served, name: str) -> bool:
     return True
 
 
-def test_a_collection_comes_is_written_to_copied_and_goes(shop: tuple[Served, Path], tmp_path: Path) -> None:
+def test_a_collection_is_created_written_copied_and_dropped(shop: Shop, tmp_path: Path) -> None:
     served, root = shop
     with Client(served.url, api_key=ADMIN, timeout_s=60.0) as admin:
         told = admin.create("shop", dim=8, metric="cosine", metadata=SCHEMA)
@@ -122,12 +133,12 @@ def test_a_collection_comes_is_written_to_copied_and_goes(shop: tuple[Served, Pa
             assert client.search(np.ones(4), k=1).ids.tolist() == [5]
 
 
-def test_who_may_create_drop_and_copy(shop: tuple[Served, Path], tmp_path: Path) -> None:
+def test_only_an_admin_key_may_create_drop_and_copy(shop: Shop, tmp_path: Path) -> None:
     served, root = shop
     with Client(served.url, api_key=ADMIN) as admin:
-        admin.create("shop", dim=8)
-    until(lambda: at_all(served, "shop"))
-    with Client(served.url, collection="shop", api_key=READ) as reader:
+        admin.create("guarded", dim=8)
+    until(lambda: at_all(served, "guarded"))
+    with Client(served.url, collection="guarded", api_key=READ) as reader:
         for ask in (
             lambda: reader.create("more", dim=8),
             reader.drop,
@@ -135,23 +146,25 @@ def test_who_may_create_drop_and_copy(shop: tuple[Served, Path], tmp_path: Path)
         ):
             with pytest.raises(AdminKeyError, match="for reading"):
                 ask()
-    for method, path in (("DELETE", "/v1/collections/shop"), ("POST", "/v1/collections")):
+    for method, path in (("DELETE", "/v1/collections/guarded"), ("POST", "/v1/collections")):
         assert httpx.request(method, f"{served.url}{path}").status_code == 401
-    assert [path.name for path in root.iterdir()] == ["shop.velo"]
+    assert (root / "guarded.velo").exists()
+    assert not (root / "more.velo").exists()
     assert not (tmp_path / "copy.velo").exists()
+    with Client(served.url, collection="guarded", api_key=ADMIN) as admin:
+        admin.drop()
 
 
-def test_what_is_there_is_served_again_and_a_killed_removal_is_ended(tmp_path: Path) -> None:
+def test_a_restart_serves_all_collections_and_ends_a_killed_removal(tmp_path: Path) -> None:
     root, other = tmp_path / "root", tmp_path / "other.velo"
     root.mkdir()
     velo.build(other, ROWS, calibrate=False).close()
-    velo.build_collection(root / "built.velo", ROWS, shards=2, calibrate=False)
+    velo.build_collection(root / "built.velo", ROWS, shards=1, calibrate=False)
     (root / "notes.velo").mkdir()
     (root / "notes.velo" / "notes.txt").write_text("mine")
-    options = (str(other), "--root", str(root), "--writable", "--memory", "1MiB")
-    with serving(*options) as served, Client(served.url) as client:
+    options = ("--root", str(root), "--writable", "--memory", "1MiB")
+    with serving(str(other), *options) as served, Client(served.url) as client:
         client.create("made", dim=8)
-        client.create("gone", dim=8)
         with Client(served.url, collection="made") as made:
             made.insert(ROWS)
         for name in ("other", "notes", "nothing"):
@@ -163,17 +176,18 @@ def test_what_is_there_is_served_again_and_a_killed_removal_is_ended(tmp_path: P
             client.create("other", dim=8)
         with Client(served.url, collection="built") as built, pytest.raises(AdminKeyError, match="no keys"):
             built.snapshot(str(tmp_path / "copy.velo"))
+    velo.create(root / "gone.velo", dim=8).close()
     (root / "gone.velo" / "removing").touch()
     (root / "gone.velo" / "live.json").unlink()  # a removal was killed here
     with serving(*options) as served:
-        assert names_of(served) == {"other", "made", "built"}
+        assert names_of(served) == {"made", "built"}
         assert not (root / "gone.velo").exists()
         with Client(served.url, collection="made") as made:
             assert made.count() == 50
         with Client(served.url, collection="built", timeout_s=60.0) as built:
             assert built.count() == 50
             assert built.drop() == []
-        assert names_of(served) == {"other", "made"}
+        assert names_of(served) == {"made"}
     assert sorted(path.name for path in root.iterdir()) == ["made.velo", "notes.velo"]
 
 
@@ -182,50 +196,56 @@ def names_of(served: Served) -> set[str]:
         return {told["name"] for told in client.info()["collections"]}
 
 
-def test_a_copy_of_shards_while_rows_come(tmp_path: Path) -> None:
-    """Each row that was told before the copy is in it, whoever's processes the shards have."""
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--processes"],
+        pytest.param(
+            [],
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_collections.py::test_a_snapshot_of_shards_has_all_rows_written_before"
+            ),
+        ),
+    ],
+    ids=["processes", "one"],
+)
+def test_a_snapshot_of_shards_has_all_rows_written_before(how: list[str], tmp_path: Path) -> None:
+    """While another client writes."""
     write_keys(tmp_path / "keys.txt", f"admin {ADMIN}\n")
     path = velo.build_collection(tmp_path / "rows.velo", ROWS, shards=2, ids=np.arange(50), calibrate=False)
-    for turn, how in enumerate(([], ["--processes"])):
-        options = (
-            str(path),
-            "--writable",
-            "--memory",
-            "1MiB",
-            "--api-keys",
-            str(tmp_path / "keys.txt"),
-            *how,
-        )
-        told: list[int] = []
-        over = threading.Event()
+    options = ("--writable", "--memory", "1MiB", "--api-keys", str(tmp_path / "keys.txt"), *how)
+    told: list[int] = []
+    over = threading.Event()
 
-        def write(url: str, first: int, told: list[int] = told, over: threading.Event = over) -> None:
-            with Client(url, collection="rows", api_key=ADMIN) as client:
-                while not over.is_set():
-                    one = first + len(told)
-                    client.upsert(ROWS[:1], [one])
-                    told.append(one)
+    def write(url: str) -> None:
+        with Client(url, collection="rows", api_key=ADMIN) as client:
+            while not over.is_set():
+                one = 1000 + len(told)
+                client.upsert(ROWS[:1], [one])
+                told.append(one)
+                time.sleep(0.005)
 
-        with serving(*options) as served:
-            writer = threading.Thread(target=write, args=(served.url, 1000 * (turn + 1)))
-            writer.start()
-            until(lambda told=told: len(told) > 10)
-            before = list(told)
-            with Client(served.url, collection="rows", api_key=ADMIN, timeout_s=60.0) as client:
-                client.snapshot(str(tmp_path / f"copy-{turn}.velo"))
-            over.set()
-            writer.join()
-        with velo.open(tmp_path / f"copy-{turn}.velo") as copy:
-            assert copy.contains(before).all()
-            assert copy.contains(np.arange(50)).all()
+    with serving(str(path), *options) as served:
+        writer = threading.Thread(target=write, args=(served.url,))
+        writer.start()
+        until(lambda: len(told) > 10)
+        before = list(told)
+        with Client(served.url, collection="rows", api_key=ADMIN, timeout_s=60.0) as client:
+            client.snapshot(str(tmp_path / "copy.velo"))
+        over.set()
+        writer.join()
+    with velo.open(tmp_path / "copy.velo") as copy:
+        assert copy.contains(before).all()
+        assert copy.contains(np.arange(50)).all()
 
 
-@pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["one", "workers"])
-def test_bodies_are_checked(workers: list[str], tmp_path: Path) -> None:
-    (tmp_path / "there.velo").mkdir()
-    (tmp_path / "there.velo" / "file").touch()
-    with serving("--root", str(tmp_path), "--writable", *workers) as served:
-        url = f"{served.url}/v1/collections"
+def test_bodies_are_checked(shop: Shop) -> None:
+    served, root = shop
+    (root / "there.velo").mkdir(exist_ok=True)
+    (root / "there.velo" / "file").touch()
+    before = sorted(path.name for path in root.iterdir())
+    url = f"{served.url}/v1/collections"
+    with httpx.Client(headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30) as http:
         wrong: list[tuple[dict[str, Any], int]] = [
             ({}, 422),
             ({"name": "a"}, 422),
@@ -243,24 +263,24 @@ def test_bodies_are_checked(workers: list[str], tmp_path: Path) -> None:
             ({"name": "there", "dim": 8}, 409),
         ]
         for body, status in wrong:
-            told = httpx.post(url, json=body)
+            told = http.post(url, json=body)
             assert told.status_code == status, (body, told.text)
-        assert httpx.post(url, content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
-        assert httpx.post(url, content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+        assert http.post(url, content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+        assert http.post(url, content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
         arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
-        assert httpx.post(f"{url}?name=a&dim=8", content=b"x", headers=arrow).status_code == 400
-        assert httpx.post(f"{url}?name=a&dim=8", json={"name": "a", "dim": 8}).status_code == 422
-        assert [path.name for path in tmp_path.iterdir()] == ["there.velo"]
-        assert httpx.get(f"{served.url}/readyz").status_code == 200  # nothing to serve yet is no fault
-        made = httpx.post(url, json={"name": "a", "dim": 2, "metadata": {"x": "int32", "y": "list<string>"}})
+        assert http.post(f"{url}?name=a&dim=8", content=b"x", headers=arrow).status_code == 400
+        assert http.post(f"{url}?name=a&dim=8", json={"name": "a", "dim": 8}).status_code == 422
+        assert sorted(path.name for path in root.iterdir()) == before
+        assert httpx.get(f"{served.url}/readyz").status_code == 200  # without a collection it is ready, too
+        made = http.post(url, json={"name": "a", "dim": 2, "metadata": {"x": "int32", "y": "list<string>"}})
         assert made.status_code == 200, made.text
         until(lambda: at_all(served, "a"))
         row = {"vectors": [[1, 2]], "metadata": [{"x": 1, "y": ["b"]}]}
-        assert httpx.post(f"{url}/a/insert", json=row).json()["rows"] == 1
-        assert httpx.delete(f"{url}/a").json()["left"] == []
+        assert http.post(f"{url}/a/insert", json=row).json()["rows"] == 1
+        assert http.delete(f"{url}/a").json()["left"] == []
 
 
-def test_where_there_is_no_folder_for_them_none_come_or_go(things_served: Served, tmp_path: Path) -> None:
+def test_without_a_root_folder_nothing_is_created_or_dropped(things_served: Served, tmp_path: Path) -> None:
     with Client(things_served.url, collection="names") as client:
         with pytest.raises(UnsupportedError, match="--root"):
             client.create("more", dim=8)
@@ -280,20 +300,20 @@ def test_where_there_is_no_folder_for_them_none_come_or_go(things_served: Served
         assert told.value.argument == "root"
 
 
-def test_a_gateway_that_was_killed_serves_what_came(shop: tuple[Served, Path]) -> None:
+def test_a_restarted_gateway_serves_created_collections(shop: Shop) -> None:
     served, _ = shop
     gateways = children(served, b"gateway_process")
     if not gateways:
         return  # one gateway is the server itself
     with Client(served.url, api_key=ADMIN) as admin:
-        admin.create("shop", dim=8)
+        admin.create("kept", dim=8)
     for pid in gateways:
         os.kill(pid, signal.SIGKILL)
     until(lambda: len(set(children(served, b"gateway_process")) - set(gateways)) == 2)
 
     def all_serve_it() -> bool:
         try:
-            return at_all(served, "shop")
+            return at_all(served, "kept")
         except VeloError:
             return False
 

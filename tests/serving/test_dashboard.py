@@ -15,10 +15,8 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.conftest import THINGS_DIM, THINGS_ROWS, Served
+from tests.serving.conftest import READ, THINGS_DIM, THINGS_ROWS, Served, invoked, write_keys
 from tests.serving.exact_gateway import serving
-from tests.serving.test_access import READ, write_keys
-from tests.serving.test_serve_command import command
 from tests.serving.text_vectors import ROWS, VECTORS, embed, model
 from velo.errors import DimensionMismatchError, InvalidArgumentError, UnsupportedError
 from velo_serving import open_local_backend
@@ -110,7 +108,7 @@ def post(served: Served, path: str, body: Any) -> httpx.Response:
     return httpx.post(f"{served.url}/v1/collections/{path}", json=body, timeout=60)
 
 
-def test_shards_tell_what_they_cost(things_served: Served, live_path: Path) -> None:
+def test_shards_report_their_costs(things_served: Served, live_path: Path) -> None:
     told = post(things_served, "things/info", {}).json()
     assert [one["shard"] for one in told["shards"]] == ["0", "1", "2"]
     assert sum(one["n"] for one in told["shards"]) == THINGS_ROWS
@@ -212,15 +210,15 @@ def test_texts_become_vectors(live_path: Path) -> None:
         ("", "MODULE:FUNCTION"),
     ],
 )
-def test_what_cannot_be_imported_is_told(name: str, why: str) -> None:
+def test_an_embedding_function_that_cannot_be_imported_is_refused(name: str, why: str) -> None:
     with pytest.raises(InvalidArgumentError, match=why) as caught:
         load_embedding(name)
     assert caught.value.argument == "embed"
 
 
-def test_the_command_ends_before_it_opens_anything(tmp_path: Path) -> None:
+def test_an_unknown_embedding_function_is_refused_before_an_index_is_opened(tmp_path: Path) -> None:
     for more in ((), ("--workers", "2")):
-        ended = command(
+        ended = invoked(
             "serve", str(tmp_path / "nothing.velo"), "--embed", "nothing_of_this_name:embed", *more
         )
         assert ended.returncode == 1
@@ -228,7 +226,7 @@ def test_the_command_ends_before_it_opens_anything(tmp_path: Path) -> None:
         assert "nothing_of_this_name" in ended.stderr
 
 
-def test_a_function_is_called_once_at_a_time_and_nobody_waits_for_ever() -> None:
+async def test_an_embedding_function_runs_one_call_at_a_time_with_bounded_waits() -> None:
     go, calls = threading.Event(), []
 
     def slow(texts: Any) -> np.ndarray:
@@ -236,27 +234,24 @@ def test_a_function_is_called_once_at_a_time_and_nobody_waits_for_ever() -> None
         go.wait(60)
         return np.zeros(4)
 
-    async def scene() -> None:
-        one = Embedding(slow)
-        with pytest.raises(DeadlineExceededError):
-            await one.vector("a", 4, 0.05)
-        waiting = [asyncio.ensure_future(one.vector("b", 4, 60)) for _ in range(WAITING_MAX - 1)]
-        await asyncio.sleep(0.05)
-        assert calls == [["a"]]  # it still runs
-        with pytest.raises(QueueFullError):
-            await one.vector("c", 4, 1)
-        go.set()
-        assert [(await made).shape for made in waiting] == [(1, 4)] * len(waiting)
-        assert len(calls) == WAITING_MAX
-        with pytest.raises(DimensionMismatchError, match="4 dimensions, the collection has 5"):
-            await one.vector("d", 5, 60)
-        for wrong in (np.zeros((2, 4)), np.zeros(()), np.array([np.inf] * 4), None, "text", [["a"] * 4]):
-            with pytest.raises(EmbeddingError):
-                await Embedding(lambda texts, wrong=wrong: wrong).vector("e", 4, 60)
-        assert not Embedding()
-        assert model.encode(["row 3"]) == [VECTORS[3].tolist()]
-
-    asyncio.run(scene())
+    one = Embedding(slow)
+    with pytest.raises(DeadlineExceededError):
+        await one.vector("a", 4, 0.05)
+    waiting = [asyncio.ensure_future(one.vector("b", 4, 60)) for _ in range(WAITING_MAX - 1)]
+    await asyncio.sleep(0.05)
+    assert calls == [["a"]]  # it still runs
+    with pytest.raises(QueueFullError):
+        await one.vector("c", 4, 1)
+    go.set()
+    assert [(await made).shape for made in waiting] == [(1, 4)] * len(waiting)
+    assert len(calls) == WAITING_MAX
+    with pytest.raises(DimensionMismatchError, match="4 dimensions, the collection has 5"):
+        await one.vector("d", 5, 60)
+    for wrong in (np.zeros((2, 4)), np.zeros(()), np.array([np.inf] * 4), None, "text", [["a"] * 4]):
+        with pytest.raises(EmbeddingError):
+            await Embedding(lambda texts, wrong=wrong: wrong).vector("e", 4, 60)
+    assert not Embedding()
+    assert model.encode(["row 3"]) == [VECTORS[3].tolist()]
 
 
 # ---- the map
@@ -283,7 +278,7 @@ def test_directions_are_those_of_a_decomposition(shape: tuple[int, int], metric:
     np.testing.assert_array_equal(found.points, Directions(rows, metric, seed=5).points)
 
 
-def test_directions_of_next_to_nothing() -> None:
+def test_directions_of_few_or_equal_rows() -> None:
     for count in (0, 1, 7):
         same = Directions(np.ones((count, 6), np.float32), "cosine")
         assert same.points.shape == (count, 2)

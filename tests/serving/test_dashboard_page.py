@@ -1,4 +1,4 @@
-"""The window in a real browser: what somebody clicks, in light, in dark and on a narrow screen.
+"""The dashboard in a real browser: in light, in dark and on a narrow screen.
 
 It needs Chromium and the package playwright (docs/HACKING.md), and is skipped where one of them is missing.
 """
@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 
 import velo
-from tests.serving.conftest import Served
-from tests.serving.test_access import READ, write_keys
+from tests.serving.conftest import READ, Served, write_keys
 from tests.serving.text_vectors import ROWS, VECTORS
 
 api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
@@ -140,7 +139,7 @@ def hits(page: Any, count: int = 20) -> list[str]:
     return ids(page)
 
 
-def test_collections_with_what_they_cost(page: Any) -> None:
+def test_collections_are_listed_with_their_costs(page: Any) -> None:
     table = page.get_by_role("table", name="Collections")
     things = table.get_by_role("row").filter(has_text="things")
     expect(things).to_contain_text("239")
@@ -167,7 +166,7 @@ def test_collections_with_what_they_cost(page: Any) -> None:
     expect(page).to_have_title("things – velo")
 
 
-def test_rows_are_paged_and_open_to_all_they_hold(page: Any) -> None:
+def test_rows_are_paged_and_open_to_all_their_fields(page: Any) -> None:
     opened(page)
     expect(page.get_by_role("status")).to_have_text("239 rows")
     first = ids(page)
@@ -188,7 +187,7 @@ def test_rows_are_paged_and_open_to_all_they_hold(page: Any) -> None:
     expect(details.locator("dt")).to_have_text(["kind", "size", "price", "sold", "when", "tags", MARKUP])
 
 
-def test_filters_with_their_words(page: Any) -> None:
+def test_filters_in_sql_and_json_select_rows(page: Any) -> None:
     opened(page)
     search(page, filter='{"size": {"$lt": 12}, "sold": false}')
     expect(page.get_by_role("status")).to_have_text("7 rows pass")
@@ -203,7 +202,8 @@ def test_filters_with_their_words(page: Any) -> None:
     )
 
 
-def test_a_value_narrows_the_rows(page: Any) -> None:
+@pytest.mark.long(guarded_by="tests/serving/test_dashboard_page.py::test_filters_in_sql_and_json_select_rows")
+def test_a_value_of_a_row_narrows_the_rows(page: Any) -> None:
     opened(page)
     search(page, filter='{"size": {"$lt": 100}}')
     expect(page.get_by_role("status")).to_have_text("99 rows pass")
@@ -217,20 +217,17 @@ def test_a_value_narrows_the_rows(page: Any) -> None:
     expect(page.get_by_text("No row passes.")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("filter_text", "why"),
-    [
-        ('{"colour": 1}', "there is no column 'colour'"),
+def test_a_wrong_filter_is_explained_beside_it(page: Any) -> None:
+    opened(page)
+    field = page.get_by_label("Filter", exact=True)
+    for filter_text, why in (
         ('{"size": }', "The filter is not JSON"),
         ("size <", "filter"),
         ('{"size": {"$near": 1}}', "$near"),
-    ],
-)
-def test_a_wrong_filter_is_told_beside_it(page: Any, filter_text: str, why: str) -> None:
-    opened(page)
-    field = page.get_by_label("Filter", exact=True)
-    search(page, filter=filter_text)
-    expect(page.get_by_role("alert").first).to_contain_text(why)
+        ('{"colour": 1}', "there is no column 'colour'"),
+    ):
+        search(page, filter=filter_text)
+        expect(page.get_by_role("alert").first).to_contain_text(why)
     expect(field).to_have_attribute("aria-invalid", "true")
     assert len(ids(page)) == 20  # what was there stays
     search(page, filter="size < 3")
@@ -273,6 +270,9 @@ def test_searches_by_a_row_a_vector_and_a_text_agree(page: Any) -> None:
     expect(page.get_by_role("alert").first).to_be_hidden()
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_dashboard_page.py::test_searches_by_a_row_a_vector_and_a_text_agree"
+)
 def test_neighbors_of_a_hit_and_the_way_back(page: Any) -> None:
     opened(page)
     page.get_by_role("button", name="near r002").click()
@@ -286,7 +286,7 @@ def test_neighbors_of_a_hit_and_the_way_back(page: Any) -> None:
     expect(page.locator("#rows tbody th .link")).to_have_text([MARKUP])
 
 
-def test_ids_that_are_large_stay_as_they_are(page: Any) -> None:
+def test_large_ids_are_not_rounded(page: Any) -> None:
     opened(page, "large")
     assert ids(page)[:3] == [str(one) for one in LARGE[:3]]
     page.get_by_role("button", name=f"near {LARGE[3]}").click()
@@ -297,7 +297,10 @@ def test_ids_that_are_large_stay_as_they_are(page: Any) -> None:
     expect(page.get_by_role("alert").first).to_be_visible()
 
 
-def test_what_a_query_cost(page: Any) -> None:
+@pytest.mark.long(
+    guarded_by="tests/serving/test_dashboard_page.py::test_collections_are_listed_with_their_costs"
+)
+def test_the_cost_of_a_query_is_shown(page: Any) -> None:
     opened(page)
     expect(page.locator("#cost")).to_be_hidden()
     search(page, "Like a row", "r017", filter="size < 200")
@@ -316,6 +319,9 @@ def test_what_a_query_cost(page: Any) -> None:
     ).not_to_have_text(passing[0])
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_dashboard_page.py::test_searches_by_a_row_a_vector_and_a_text_agree"
+)
 def test_a_map_of_a_sample(page: Any) -> None:
     opened(page)
     points = page.locator("#map .points circle")
@@ -433,8 +439,19 @@ def contrasts(page: Any) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [480, 1280])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("dark", 480),
+        pytest.param(
+            "light",
+            1280,
+            marks=pytest.mark.long(
+                guarded_by="tests/serving/test_dashboard_page.py::test_light_and_dark_wide_and_narrow"
+            ),
+        ),
+    ],
+)
 def test_light_and_dark_wide_and_narrow(browser: Any, served: Served, scheme: str, width: int) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
     context.set_default_timeout(20_000)
@@ -470,7 +487,10 @@ def test_light_and_dark_wide_and_narrow(browser: Any, served: Served, scheme: st
     context.close()
 
 
-def test_all_of_it_by_the_keyboard(page: Any) -> None:
+@pytest.mark.long(
+    guarded_by="tests/serving/test_dashboard_page.py::test_searches_by_a_row_a_vector_and_a_text_agree"
+)
+def test_the_page_is_usable_by_keyboard(page: Any) -> None:
     opened(page)
     page.get_by_role("radio", name="All rows").focus()
     page.keyboard.press("ArrowRight")
@@ -489,7 +509,7 @@ def test_all_of_it_by_the_keyboard(page: Any) -> None:
     expect(page.get_by_label("Filter", exact=True)).to_be_focused()
 
 
-def test_a_server_that_is_gone_is_told(page: Any) -> None:
+def test_an_unreachable_server_is_reported(page: Any) -> None:
     opened(page)
     page.route("**/v1/**", lambda route: route.abort())
     search(page, filter="size < 9")

@@ -34,7 +34,7 @@ def table_of(ids: Any, vectors: Any, year: int) -> pa.Table:
     return pa.table({"name": ids, "vector": lists, "year": [year] * len(ids)})
 
 
-def test_a_dataset_becomes_an_index_is_upserted_and_read_again(data: Any, tmp_path: Path) -> None:
+def test_a_dataset_is_written_upserted_and_read_back(data: Any, tmp_path: Path) -> None:
     path, names = tmp_path / "things.velo", [f"n{row:05}" for row in range(ROWS)]
     first = data.from_arrow(table_of(names, VECTORS, 2020))
     assert write_velo(first, path, id_column="name", **QUICK) == ROWS
@@ -69,7 +69,7 @@ def test_shards_are_read_by_a_task_each_and_tensors_are_written(data: Any, tmp_p
         assert index.search(VECTORS[9], 1, exact=True).ids.tolist() == [9]
 
 
-def test_what_cannot_be_is_named(data: Any, tmp_path: Path) -> None:
+def test_invalid_datasets_and_options_are_refused(data: Any, tmp_path: Path) -> None:
     path = tmp_path / "few.velo"
     few = data.from_arrow(table_of(["a", "b"], VECTORS[:2], 2020))
     with pytest.raises(InvalidArgumentError, match="'append'"):

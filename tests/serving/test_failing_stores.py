@@ -159,7 +159,7 @@ def same(one: Path, other: Path) -> bool:
     )
 
 
-def test_a_store_that_fails_in_mid_read_leaves_nothing_and_a_second_try_works(
+def test_a_failed_download_leaves_nothing_and_can_be_repeated(
     store: Store, built: Path, tmp_path: Path
 ) -> None:
     folder = built / "shard-00000"
@@ -184,7 +184,7 @@ def test_a_store_that_fails_in_mid_read_leaves_nothing_and_a_second_try_works(
     assert same(stage(url), folder)
 
 
-def test_the_next_place_is_asked_where_one_fails(store: Store, built: Path, tmp_path: Path) -> None:
+def test_the_next_location_is_tried_after_a_failure(store: Store, built: Path, tmp_path: Path) -> None:
     folder = built / "shard-00001"
     checksum = checksum_of((folder / MANIFEST_FILE).read_bytes())
     places = [f"{SCHEME}{tmp_path}/nothing-here", f"{SCHEME}{folder}"]
@@ -202,7 +202,7 @@ def test_the_next_place_is_asked_where_one_fails(store: Store, built: Path, tmp_
     assert store.failures == 1
 
 
-def test_two_that_stage_the_same_shard_do_not_disturb_each_other(
+def test_concurrent_downloads_of_a_shard_do_not_disturb_each_other(
     store: Store, built: Path, tmp_path: Path
 ) -> None:
     """One of them meets the failure, the other one has the shard."""

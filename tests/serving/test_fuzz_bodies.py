@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.long import count
 from tests.serving.exact_gateway import ARROW_TYPE, arrow, rows_in_arrow
 from velo.errors import VeloError
 from velo_serving.gateway.bodies import parse_search
@@ -23,6 +24,7 @@ from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.routing.writes import RowFormat
 
 DIM = 4
+ROUNDS = count(500, 3000)
 LIMITS = GatewayLimits(queries_max=100)
 VECTORS = np.arange(12, dtype=np.float32).reshape(3, DIM)
 
@@ -110,14 +112,14 @@ def seeded() -> random.Random:
 @pytest.mark.parametrize("media_type", list(WHOLE))
 def test_bent_bodies(media_type: str) -> None:
     prng = seeded()
-    for _ in range(3000):
+    for _ in range(ROUNDS):
         parsed(media_type, bent(prng, WHOLE[media_type]), [])
 
 
 @pytest.mark.parametrize("media_type", list(WRITES))
 def test_bent_writes(media_type: str) -> None:
     prng = seeded()
-    for _ in range(3000):
+    for _ in range(ROUNDS):
         verb = prng.choice(["insert", "upsert", "update", "delete"])
         written(verb, media_type, bent(prng, WRITES[media_type]))
 

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -22,16 +21,16 @@ from tests.serving.exact_gateway import (
     arrow,
     exact,
     exact_backend,
-    play,
     rows_in_arrow,
+    serving,
 )
 from velo_serving.gateway.schemas import CollectionAnswer, SearchAnswer
 
 # ---- answers ----
 
 
-def test_json_one_and_many(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_json_one_and_many(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         one = await client.post("/v1/search", json={"vector": VECTORS[5].tolist(), "k": 3})
         assert one.status_code == 200
         answer = msgspec.convert(one.json(), SearchAnswer)
@@ -47,24 +46,20 @@ def test_json_one_and_many(tmp_path: Path) -> None:
         whole = await client.post("/v1/search", json={"vectors": [[0, 1, 2, 3]]})  # whole numbers are numbers
         assert whole.status_code == 200
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_filters_for_all_and_for_each(tmp_path: Path) -> None:
+async def test_filters_for_all_and_for_each(tmp_path: Path) -> None:
     odd = np.arange(len(VECTORS)) % 2 == 1
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         body: dict[str, Any] = {"vectors": VECTORS[:2].tolist(), "k": 4}
         answer = await client.post("/v1/search", json=body | {"filter": {"parity": 1}})
         assert answer.json()["ids"] == exact(VECTORS[:2], 4, odd)
         answer = await client.post("/v1/search", json=body | {"filters": [None, {"parity": 1}]})
         assert answer.json()["ids"] == exact(VECTORS[:1], 4) + exact(VECTORS[1:2], 4, odd)
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_fewer_matches_than_k_are_shorter_rows(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_fewer_matches_than_k_are_shorter_rows(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         answer = (await client.post("/v1/search", json={"vector": VECTORS[0].tolist(), "k": 60})).json()
         assert answer["counts"] == [40]
         assert len(answer["ids"][0]) == len(answer["distances"][0]) == 40
@@ -72,11 +67,9 @@ def test_fewer_matches_than_k_are_shorter_rows(tmp_path: Path) -> None:
         answer = (await client.post("/v1/search", json=nothing)).json()
         assert (answer["ids"], answer["counts"]) == ([[]], [0])
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_metadata_in_json_and_arrow(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_metadata_in_json_and_arrow(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         body = {"vectors": VECTORS[:3].tolist(), "k": 2, "return_metadata": ["parity"]}
         answer = (await client.post("/v1/search", json=body)).json()
         assert answer["metadata"] == [[{"parity": one % 2} for one in row] for row in answer["ids"]]
@@ -89,14 +82,12 @@ def test_metadata_in_json_and_arrow(tmp_path: Path) -> None:
         status = json.loads(table.schema.metadata[b"velo"])
         assert (status["shards_answered"], status["query_count"], status["k"]) == (4, 3, 2)
 
-    play(exact_backend(tmp_path), scene)
-
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_arrow_in_arrow_out(tmp_path: Path, dtype: str) -> None:
+async def test_arrow_in_arrow_out(tmp_path: Path, dtype: str) -> None:
     queries = VECTORS[:5].astype(dtype)
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         response = await client.post(
             "/v1/search",
             content=rows_in_arrow(queries),
@@ -111,11 +102,9 @@ def test_arrow_in_arrow_out(tmp_path: Path, dtype: str) -> None:
         assert table.schema.field("distance").type == pa.float32()
         assert json.loads(table.schema.metadata[b"velo"])["shards_answered"] == 4
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_arrow_in_with_a_filter_each(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_arrow_in_with_a_filter_each(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         for kind in (pa.list_(pa.float32()), pa.list_(pa.float64()), pa.list_(pa.float32(), 4)):
             body = arrow(
                 vector=pa.array(VECTORS[:2].tolist(), kind),
@@ -127,11 +116,9 @@ def test_arrow_in_with_a_filter_each(tmp_path: Path) -> None:
             odd = np.arange(len(VECTORS)) % 2 == 1
             assert response.json()["ids"] == exact(VECTORS[:1], 3, odd) + exact(VECTORS[1:2], 3)
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_several_collections(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_several_collections(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path, ("a", "b"))) as client:
         body = {"vector": VECTORS[5].tolist(), "k": 3}
         assert (await client.post("/v1/search", json=body)).status_code == 404
         response = await client.post("/v1/collections/b/search", json=body)
@@ -149,14 +136,12 @@ def test_several_collections(tmp_path: Path) -> None:
         ]
         assert (await client.get("/v1/collections/c")).status_code == 404
 
-    play(exact_backend(tmp_path, ("a", "b")), scene)
-
 
 # ---- documents and metrics ----
 
 
-def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         page = await client.get("/docs")
         assert page.headers["content-type"].startswith("text/html")
         assert "http://" not in page.text
@@ -173,11 +158,9 @@ def test_the_documentation_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
         root = await client.get("/")
         assert (root.status_code, root.headers["location"]) == (307, "docs")
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_a_field_of_another_name_is_told_velos(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_common_field_names_of_others_are_answered_with_ours(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         for field, said in (
             ("top_k", "top_k: there is no such field; velo's is k"),
             ("ef", "ef: there is no such field; velo's is list_size, or recall"),
@@ -190,11 +173,9 @@ def test_a_field_of_another_name_is_told_velos(tmp_path: Path) -> None:
             assert answer.status_code == 422
             assert answer.json()["error"]["message"].endswith(said)
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_metrics_count_what_happened(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_metrics_count_what_happened(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         await client.post("/v1/search", json={"vectors": VECTORS[:3].tolist()})
         await client.post("/v1/search", json={"vector": [1]})
         await client.get("/nowhere/at/all")
@@ -215,5 +196,3 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
             f'velo_build_info{{python="{platform.python_version()}",version="{velo.__version__}"}} 1.0',
         ):
             assert line in text, line
-
-    play(exact_backend(tmp_path), scene)

@@ -24,7 +24,7 @@ from velo_serving.shard.shard import Shard
 # ---- load and failure ----
 
 
-def test_a_full_queue_is_429_with_retry_after() -> None:
+async def test_a_full_queue_is_429_with_retry_after() -> None:
     shards = [CommandedChannel(0)]
     gate = asyncio.Event()
 
@@ -35,7 +35,7 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     shards[0].answer = wait
     limits = RouterLimits(queue_queries_max=2)
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of(shards, limits=limits)) as client:
         taken = [asyncio.create_task(client.post("/v1/search", json={"vector": VECTOR})) for _ in range(2)]
         await settle(100)
         refused = await client.post("/v1/search", json={"vector": VECTOR})
@@ -45,10 +45,8 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
         assert [response.status_code for response in await asyncio.gather(*taken)] == [200, 200]
         assert 'outcome="rejected"} 1.0' in (await client.get("/metrics")).text
 
-    play(backend_of(shards, limits=limits), scene)
 
-
-def test_a_client_that_sends_slowly_holds_nobodys_place() -> None:
+async def test_a_slow_sender_takes_no_place_in_the_queue() -> None:
     shard = CommandedChannel(0)
     gate = asyncio.Event()
 
@@ -56,7 +54,7 @@ def test_a_client_that_sends_slowly_holds_nobodys_place() -> None:
         await gate.wait()
         return await shard.at_once(request)
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of([shard]), limits=GatewayLimits(requests_max=1)) as client:
         sent = asyncio.Event()
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -79,11 +77,11 @@ def test_a_client_that_sends_slowly_holds_nobodys_place() -> None:
         sent.set()
         assert (await slow).status_code == 200
 
-    play(backend_of([shard]), scene, GatewayLimits(requests_max=1))
 
-
-def test_bodies_that_arrive_are_bounded_together() -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_bodies_that_arrive_are_bounded_together() -> None:
+    async with serving(
+        backend_of([CommandedChannel(0)]), limits=GatewayLimits(bodies_bytes_max=1000)
+    ) as client:
         sent = asyncio.Event()
 
         async def slowly() -> AsyncIterator[bytes]:
@@ -99,10 +97,8 @@ def test_bodies_that_arrive_are_bounded_together() -> None:
         assert (await slow).status_code == 200
         assert (await client.post("/v1/search", content=body, headers=JSON)).status_code == 200
 
-    play(backend_of([CommandedChannel(0)]), scene, GatewayLimits(bodies_bytes_max=1000))
 
-
-def test_a_client_that_hangs_up_ends_its_search() -> None:
+def test_a_disconnected_client_cancels_its_search() -> None:
     shards = [CommandedChannel(number) for number in range(3)]
     for shard in shards:
         shard.answer = shard.never
@@ -137,31 +133,28 @@ def test_a_client_that_hangs_up_ends_its_search() -> None:
     asyncio.run(run())
 
 
-def test_who_asks_for_all_shards_is_not_ready_without_one() -> None:
+async def test_readiness_requires_the_configured_number_of_shards() -> None:
     shards = [CommandedChannel(number) for number in range(3)]
     shards[1].say = shards[1].raises(ShardUnavailableError("gone"))
 
-    async def run() -> None:
-        for wanted, status in ((None, 200), (1, 200), (2, 200), (3, 503), (99, 503)):
-            backend = backend_of(shards)
-            async with serving(backend, ready_shards=wanted) as client:
-                answer = await client.get("/readyz")
-                assert answer.status_code == status, wanted
-                assert answer.json()["collections"] == {"things": "2/3 shards"}
-                assert (await client.get("/livez")).json() == {"status": "ok"}
-                backend.drain()
-                assert (await client.get("/readyz")).status_code == 503
-                assert (await client.get("/livez")).status_code == 200
-                assert (await client.post("/v1/search", json={"vector": VECTOR})).status_code == 200
-
-    asyncio.run(run())
+    for wanted, status in ((None, 200), (1, 200), (2, 200), (3, 503), (99, 503)):
+        backend = backend_of(shards)
+        async with serving(backend, ready_shards=wanted) as client:
+            answer = await client.get("/readyz")
+            assert answer.status_code == status, wanted
+            assert answer.json()["collections"] == {"things": "2/3 shards"}
+            assert (await client.get("/livez")).json() == {"status": "ok"}
+            backend.drain()
+            assert (await client.get("/readyz")).status_code == 503
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.post("/v1/search", json={"vector": VECTOR})).status_code == 200
 
 
-def test_dead_shards_partial_then_503_and_readiness() -> None:
+async def test_dead_shards_partial_then_503_and_readiness() -> None:
     shards = [CommandedChannel(number) for number in range(2)]
     limits = RouterLimits(probe_down_interval_s=0.01, probe_interval_s=0.05)
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of(shards, limits=limits)) as client:
         body = {"vector": VECTOR, "k": 2}
         assert (await client.get("/readyz")).json() == {
             "status": "ready",
@@ -190,32 +183,26 @@ def test_dead_shards_partial_then_503_and_readiness() -> None:
         answer = (await client.post("/v1/search", json=body)).json()
         assert (answer["shards_answered"], answer["partial"]) == (2, False)
 
-    play(backend_of(shards, limits=limits), scene)
 
-
-def test_the_deadline_is_504() -> None:
+async def test_the_deadline_is_504() -> None:
     shard = CommandedChannel(0)
     shard.answer = shard.never
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of([shard])) as client:
         response = await client.post("/v1/search", json={"vector": VECTOR, "timeout_ms": 30})
         assert checked(response, 504)["type"] == "DeadlineExceededError"
 
-    play(backend_of([shard]), scene)
 
-
-def test_a_slow_shard_does_not_hold_up_the_event_loop() -> None:
+async def test_a_slow_shard_does_not_hold_up_the_event_loop() -> None:
     shard = CommandedChannel(0)
     shard.answer = shard.never
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of([shard])) as client:
         search = asyncio.create_task(client.post("/v1/search", json={"vector": VECTOR, "timeout_ms": 200}))
         await settle()
         assert (await client.get("/healthz")).status_code == 200
         assert not search.done()
         await search
-
-    play(backend_of([shard]), scene)
 
 
 def test_a_mistake_of_ours_is_500_and_tells_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,14 +221,12 @@ def test_a_mistake_of_ours_is_500_and_tells_no_secrets(caplog: pytest.LogCapture
     assert "secret" in caplog.text
 
 
-def test_a_damaged_index_is_503_and_names_the_page(tmp_path: Path) -> None:
+async def test_a_damaged_index_is_503_and_names_the_page(tmp_path: Path) -> None:
     index = ExactIndex(VECTORS)
     index.fail = lambda call: CorruptIndexError("page 9 of pages.bin is damaged", file="pages.bin", page=9)
     shard = Shard(ShardSpec("0", str(tmp_path)), lambda spec: index)
     shard.open()
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(backend_of([LocalChannel(shard)])) as client:
         error = checked(await client.post("/v1/search", json={"vector": VECTOR}), 503)
         assert "page 9 of pages.bin" in error["message"]
-
-    play(backend_of([LocalChannel(shard)]), scene)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,8 +21,8 @@ from tests.serving.exact_gateway import (
     arrow,
     checked,
     exact_backend,
-    play,
     rows_in_arrow,
+    serving,
 )
 from velo.options import limit_of
 from velo_serving.gateway.bodies import parse_search
@@ -45,14 +44,12 @@ from velo_serving.protocol.limits import GatewayLimits
         (b'{"filter": {"a": ' + b"[" * 5000, None),
     ],
 )
-def test_what_is_not_json_is_400_with_the_position(tmp_path: Path, body: bytes, position: Any) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_invalid_json_is_400_with_its_position(tmp_path: Path, body: bytes, position: Any) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         error = checked(await client.post("/v1/search", content=body, headers=JSON), 400)
         assert error["type"] == "MalformedBodyError"
         if position is not None:
             assert error["position"] == position
-
-    play(exact_backend(tmp_path), scene)
 
 
 @pytest.mark.parametrize(
@@ -93,26 +90,24 @@ def test_what_is_not_json_is_400_with_the_position(tmp_path: Path, body: bytes, 
         ({"vector": VECTOR, "filter": {"parity": "odd"}}, 400, "$.parity"),
     ],
 )
-def test_bad_fields_are_refused_with_their_path(
+async def test_bad_fields_are_refused_with_their_path(
     tmp_path: Path, body: Any, status: int, path: str | None
 ) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         error = checked(await client.post("/v1/search", json=body), status)
         if path is not None:
             assert error["position"]["path"] == path, error
 
-    play(exact_backend(tmp_path), scene)
-
 
 @pytest.mark.parametrize("argument", ["k", "list_size", "limit", "group_size"])
-def test_both_ends_of_a_limit_are_taken_and_nothing_beyond(tmp_path: Path, argument: str) -> None:
+async def test_limits_include_their_ends(tmp_path: Path, argument: str) -> None:
     """The schema has the limits of ``velo.h``, in JSON and in the query string."""
     low, high = limit_of("group_hits" if argument == "group_size" else argument)
     others: dict[str, Any] = {"limit": {"radius": 1.0}, "group_size": {"group_by": "parity", "k": 1}}
     body = {"vector": VECTOR, **others.get(argument, {})}
     own = GatewayLimits(k_max=1 << 25, hits_max=1 << 26)  # the service's bounds lie above
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         for value in (low - 1, high + 1):
             error = checked(await client.post("/v1/search", json=body | {argument: value}), 422)
             assert (error["type"], error["argument"]) == ("InvalidArgumentError", argument)
@@ -127,12 +122,10 @@ def test_both_ends_of_a_limit_are_taken_and_nothing_beyond(tmp_path: Path, argum
             JSON["Content-Type"], json.dumps(body | {argument: high}).encode(), [], dim=4, limits=own
         )
 
-    play(exact_backend(tmp_path), scene)
-
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1e39", "-1e39"])
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, number: str) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, number: str) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         body = f'{{"vectors": [[0, 0, 0, 0], [0, {number}, 0, 0]]}}'
         response = await client.post("/v1/search", content=body, headers=JSON)
         assert response.status_code in (400, 422), response.text
@@ -142,17 +135,13 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, number: str) ->
             body = f'{{"vector": [0, 0, 0, 0], "filter": {{"parity": {{"$gt": {number}}}}}}}'
             checked(await client.post("/v1/search", content=body, headers=JSON), 400)
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_the_wrong_filter_of_many_is_named(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_the_wrong_filter_of_many_is_named(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         body = {"vectors": [VECTOR] * 3, "filters": [None, {"parity": 1}, {"colour": 1}]}
         error = checked(await client.post("/v1/search", json=body), 400)
         assert error["position"] == {"path": "$.colour", "query": 2}
         assert error["type"] == "UnknownColumnError"
-
-    play(exact_backend(tmp_path), scene)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +166,9 @@ def test_the_wrong_filter_of_many_is_named(tmp_path: Path) -> None:
         (arrow(vector=pa.array([[1.0] * 4]), filter=pa.array([7])), 400),
     ],
 )
-def test_bad_arrow(tmp_path: Path, body: bytes, status: int) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_bad_arrow(tmp_path: Path, body: bytes, status: int) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         checked(await client.post("/v1/search", content=body, headers={"Content-Type": ARROW_TYPE}), status)
-
-    play(exact_backend(tmp_path), scene)
 
 
 @pytest.mark.parametrize(
@@ -198,26 +185,22 @@ def test_bad_arrow(tmp_path: Path, body: bytes, status: int) -> None:
         ({"timeout_ms": "nan"}, 422),
     ],
 )
-def test_bad_query_strings(tmp_path: Path, params: Any, status: int) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_bad_query_strings(tmp_path: Path, params: Any, status: int) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         checked(
             await client.post("/v1/search", content=rows_in_arrow(VECTORS[:1]), headers=ARROW, params=params),
             status,
         )
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_options_beside_a_json_body_are_refused_not_ignored(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_options_beside_a_json_body_are_refused_not_ignored(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         error = checked(await client.post("/v1/search", json={"vector": VECTOR}, params={"k": 3}), 422)
         assert error["argument"] == "k"
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_methods_paths_and_types(tmp_path: Path) -> None:
-    async def scene(client: httpx.AsyncClient) -> None:
+async def test_methods_paths_and_types(tmp_path: Path) -> None:
+    async with serving(exact_backend(tmp_path)) as client:
         assert checked(await client.get("/v1/nothing"), 404)["type"] == "NotFound"
         assert checked(await client.get("/v1/search"), 405)["type"] == "MethodNotAllowed"
         for content_type in ("text/plain", "application/x-npy", "multipart/form-data"):
@@ -231,17 +214,15 @@ def test_methods_paths_and_types(tmp_path: Path) -> None:
             response = await client.post("/v1/search", json=body, headers={"Accept": accepted})
             assert response.headers["content-type"] == "application/json"
 
-    play(exact_backend(tmp_path), scene)
 
-
-def test_bodies_above_the_limits_are_413(tmp_path: Path) -> None:
+async def test_bodies_above_the_limits_are_413(tmp_path: Path) -> None:
     limits = GatewayLimits(body_bytes_max=4096, queries_max=8, hits_max=100, body_discard_bytes_max=10_000)
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(9):
             yield b" " * 500
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path), limits=limits) as client:
         for content in (b" " * 4097, b" " * 50_000, chunks()):
             error = checked(await client.post("/v1/search", content=content, headers=JSON), 413)
             assert error["type"] == "BodyTooLargeError"
@@ -252,15 +233,11 @@ def test_bodies_above_the_limits_are_413(tmp_path: Path) -> None:
             await client.post("/v1/search", content=b'{"vector": [0,0,0,0]}'.ljust(4096), headers=JSON)
         ).is_success
 
-    play(exact_backend(tmp_path), scene, limits)
 
-
-def test_a_body_that_does_not_come_is_408(tmp_path: Path) -> None:
+async def test_a_body_that_is_not_sent_is_408(tmp_path: Path) -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(30)
 
-    async def scene(client: httpx.AsyncClient) -> None:
+    async with serving(exact_backend(tmp_path), limits=GatewayLimits(body_read_s=0.05)) as client:
         checked(await client.post("/v1/search", content=slow(), headers=JSON), 408)
-
-    play(exact_backend(tmp_path), scene, GatewayLimits(body_read_s=0.05))

@@ -221,7 +221,7 @@ def test_bytes_of_vectors_are_bounded() -> None:
     assert [one.k for one in channels[0].requests] == [10, 11, 10], "by radius as many as vectors may come"
 
 
-def test_the_client_reads_what_is_not_there() -> None:
+def test_the_client_skips_unknown_ids() -> None:
     channels = [Storing(number) for number in range(2)]
     channels[0].brings = False
 

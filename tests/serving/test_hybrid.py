@@ -19,7 +19,7 @@ from velo_serving import VectorSearch, open_local_backend
 from velo_serving.routing import job as job_module
 from velo_serving.routing.job import JOB_LIMITS, JobSearches
 
-ROWS, DIM, SHARDS, K = 600, 8, 3, 6
+ROWS, DIM, SHARDS, K = 400, 8, 2, 6
 VOCABULARY = ["red", "green", "blue", "boat", "house", "moon", "sun", "sea"]
 EXACT: dict[str, Any] = {"exact": True, "recall": 1.0}
 
@@ -37,7 +37,7 @@ def rows() -> tuple[np.ndarray, list[str]]:
 def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors, texts = rows()
     return velo.build_collection(
-        tmp_path_factory.mktemp("hybrid") / "c.velo",
+        tmp_path_factory.mktemp(request.param) / "c.velo",
         vectors,
         shards=SHARDS,
         ids=None if request.param == "numbers" else [f"n{row}" for row in range(ROWS)],
@@ -99,19 +99,18 @@ def test_words_alone(sharded: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fusion",
+    ("fusion", "condition"),
     [
-        "rrf",
-        "weighted",
-        velo.RRF(words=3.0, constant=5.0, depth=40),
-        velo.Weighted(vectors=0.2, words=0.8),
-        velo.RRF(vectors=0.0),
-        velo.Weighted(words=0.0, depth=7),
+        ("rrf", None),
+        ("weighted", "number >= 100"),
+        (velo.RRF(words=3.0, constant=5.0, depth=40), "number >= 100"),
+        (velo.Weighted(vectors=0.2, words=0.8), None),
+        (velo.RRF(vectors=0.0), None),
+        (velo.Weighted(words=0.0, depth=7), "number >= 100"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("condition", [None, "number >= 100"])
-def test_both_become_one_list(sharded: Path, fusion: Any, condition: str | None) -> None:
+def test_vectors_and_words_are_fused_into_one_list(sharded: Path, fusion: Any, condition: str | None) -> None:
     vectors, _ = rows()
     query, text = vectors[3] + np.float32(0.2), "blue boat sea"
     found = ask(
@@ -131,55 +130,50 @@ def test_both_become_one_list(sharded: Path, fusion: Any, condition: str | None)
     ]
 
 
-def test_forms_of_answers(sharded: Path) -> None:
+async def test_forms_of_answers(sharded: Path) -> None:
     vectors, _ = rows()
     asked: dict[str, Any] = {"vectors": vectors[:2].tolist(), "text": ["red", "moon"], "k": 4}
 
-    async def run() -> None:
-        async with serving(open_local_backend(sharded, threads=1)) as client:
-            path = "/v1/search"
-            plain = (await client.post(path, json=asked)).json()
-            assert [len(row) for row in plain["scores"]] == [4, 4]
-            arrow = await client.post(
-                path, json=asked, headers={"Accept": "application/vnd.apache.arrow.stream"}
-            )
-            table = pa.ipc.open_stream(arrow.content).read_all()
-            np.testing.assert_allclose(
-                table["score"].to_pylist(), [one for row in plain["scores"] for one in row], rtol=1e-6
-            )
-            for wrong in (
-                {"text": ["one"]},
-                {"text": "x" * 70_000},
-                {"text": 7},
-                {"fusion": "best"},
-                {"fusion": 7},
-                {"fusion": {"words": 2.0}},
-                {"fusion": {"method": "best"}},
-                {"fusion": {"method": "weighted", "words": -1}},
-                {"fusion": {"method": "weighted", "words": 0, "vectors": 0}},
-                {"fusion": {"method": "weighted", "constant": 60}},
-                {"fusion": {"method": "rrf", "weight": 1}},
-                {"fusion": {"method": "rrf", "depth": 3}},
-                {"fusion": {"method": "rrf", "depth": 100_000}},
-                {"text": None, "fusion": {"method": "rrf"}},
-                {"vectors": None, "fusion": {"method": "rrf"}},
-                {"text": None, "fusion": "rrf"},
-                {"group_by": "number"},
-                {"vectors": None, "text": None},
-                {"vectors": None, "fusion": "rrf"},
-                {"k": None, "radius": 1.0},
-            ):
-                body = {name: one for name, one in {**asked, **wrong}.items() if one is not None}
-                refused = await client.post(path, json=body)
-                assert refused.status_code in (400, 422), (wrong, refused.text)
-            body = {**asked, "fusion": {"method": "weighted", "words": -1}}
-            told = (await client.post(path, json=body)).json()["error"]
-            assert told["position"]["path"] == "fusion.words"
-            assert "a number >= 0" in told["message"]
-            weighted = {**asked, "fusion": {"method": "weighted", "words": 0.9, "vectors": 0.1}}
-            assert (await client.post(path, json=weighted)).json()["scores"][0][0] <= 1
-
-    asyncio.run(run())
+    async with serving(open_local_backend(sharded, threads=1)) as client:
+        path = "/v1/search"
+        plain = (await client.post(path, json=asked)).json()
+        assert [len(row) for row in plain["scores"]] == [4, 4]
+        arrow = await client.post(path, json=asked, headers={"Accept": "application/vnd.apache.arrow.stream"})
+        table = pa.ipc.open_stream(arrow.content).read_all()
+        np.testing.assert_allclose(
+            table["score"].to_pylist(), [one for row in plain["scores"] for one in row], rtol=1e-6
+        )
+        for wrong in (
+            {"text": ["one"]},
+            {"text": "x" * 70_000},
+            {"text": 7},
+            {"fusion": "best"},
+            {"fusion": 7},
+            {"fusion": {"words": 2.0}},
+            {"fusion": {"method": "best"}},
+            {"fusion": {"method": "weighted", "words": -1}},
+            {"fusion": {"method": "weighted", "words": 0, "vectors": 0}},
+            {"fusion": {"method": "weighted", "constant": 60}},
+            {"fusion": {"method": "rrf", "weight": 1}},
+            {"fusion": {"method": "rrf", "depth": 3}},
+            {"fusion": {"method": "rrf", "depth": 100_000}},
+            {"text": None, "fusion": {"method": "rrf"}},
+            {"vectors": None, "fusion": {"method": "rrf"}},
+            {"text": None, "fusion": "rrf"},
+            {"group_by": "number"},
+            {"vectors": None, "text": None},
+            {"vectors": None, "fusion": "rrf"},
+            {"k": None, "radius": 1.0},
+        ):
+            body = {name: one for name, one in {**asked, **wrong}.items() if one is not None}
+            refused = await client.post(path, json=body)
+            assert refused.status_code in (400, 422), (wrong, refused.text)
+        body = {**asked, "fusion": {"method": "weighted", "words": -1}}
+        told = (await client.post(path, json=body)).json()["error"]
+        assert told["position"]["path"] == "fusion.words"
+        assert "a number >= 0" in told["message"]
+        weighted = {**asked, "fusion": {"method": "weighted", "words": 0.9, "vectors": 0.1}}
+        assert (await client.post(path, json=weighted)).json()["scores"][0][0] <= 1
 
 
 def test_rows_as_queries_and_vectors_of_hits(sharded: Path) -> None:
@@ -205,11 +199,17 @@ def test_a_collection_without_words(tmp_path: Path) -> None:
         ask(path, vectors[0], 3, fusion="rrf")
 
 
-def test_the_client_refuses_what_is_no_fusion(sharded: Path) -> None:
+def test_the_client_refuses_an_invalid_fusion(sharded: Path) -> None:
     vectors, _ = rows()
     for wrong in ("best", 7, {"method": "rrf"}):
         with pytest.raises(InvalidArgumentError, match="fusion is 'rrf', 'weighted'"):
             ask(sharded, vectors[0], 3, text="red", fusion=wrong)
+
+
+@pytest.fixture
+def fusion(sharded: Path) -> Any:
+    """One of each collection."""
+    return None if sharded.parent.name.startswith("numbers") else velo.Weighted(vectors=0.3, words=0.7)
 
 
 @pytest.fixture
@@ -222,7 +222,6 @@ def job(sharded: Path) -> Iterator[JobSearches]:
     asyncio.run(backend.close())
 
 
-@pytest.mark.parametrize("fusion", [None, velo.Weighted(vectors=0.3, words=0.7)], ids=str)
 def test_a_job(sharded: Path, job: JobSearches, fusion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "_QUERIES_A_REQUEST", 2)  # a text goes with its query
     vectors, _ = rows()
@@ -256,7 +255,6 @@ def test_a_job(sharded: Path, job: JobSearches, fusion: Any, monkeypatch: pytest
         job.search(None, K, text="red", fusion="rrf")
 
 
-@pytest.mark.parametrize("fusion", [None, velo.Weighted(vectors=0.3, words=0.7)], ids=str)
 def test_a_step_of_a_pipeline(sharded: Path, fusion: Any) -> None:
     vectors, _ = rows()
     texts = ["red moon", "blue boat sea", "nothing of it"]

@@ -1,4 +1,4 @@
-"""Ten thousand connections that ask nothing: others are answered, and each costs a bounded amount."""
+"""Many connections without requests: others are answered, and each costs a bounded amount."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 import velo
+from tests.long import count
 from tests.serving.conftest import sockets_of
 from velo_serving.protocol.limits import GatewayLimits
 
-CONNECTIONS = 10_000
+CONNECTIONS = count(2_500, 10_000)
 
 #: What a process needs beside its connections.
 OTHERS = 500
@@ -116,7 +117,7 @@ def idle(url: str, count: int) -> Iterator[list[socket.socket]]:
             one.close()
 
 
-def test_connections_that_ask_nothing_make_room_for_others(path: Path) -> None:
+def test_the_oldest_idle_connections_are_closed_for_new_ones(path: Path) -> None:
     """With the limits of every gateway: it keeps so many and no more, and says nothing to the oldest."""
     with served(path, "{}") as (url, pid), many_descriptors() as room:
         ask(url, 0)
@@ -131,7 +132,10 @@ def test_connections_that_ask_nothing_make_room_for_others(path: Path) -> None:
         ask(url, 1)
 
 
-def test_as_many_as_a_gateway_is_told_to_keep_stand_and_keep_nobody_out(path: Path) -> None:
+@pytest.mark.long(
+    guarded_by="tests/serving/test_idle_connections.py::test_the_oldest_idle_connections_are_closed_for_new_ones"
+)
+def test_a_gateway_keeps_the_configured_number_of_idle_connections(path: Path) -> None:
     """It raises its own limit of descriptors, too: it was started with what a process usually has."""
     limits = f'{{"connections_waiting_max": {CONNECTIONS + OTHERS}, "headers_read_s": 600}}'
     with served(path, limits) as (url, pid), many_descriptors() as room:

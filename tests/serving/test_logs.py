@@ -41,7 +41,7 @@ def ask(
     return asyncio.run(run())
 
 
-def test_a_slow_request_says_what_it_was_and_what_it_cost(lines: io.StringIO) -> None:
+def test_a_slow_request_is_logged_with_its_cost(lines: io.StringIO) -> None:
     body = {"vector": [0.0] * 4, "k": 3, "filter": {"parity": 1}}
     headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     slow, quick = CommandedChannel(0), CommandedChannel(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,44 +151,38 @@ def test_every_shard_explains_itself(client: Client, things_vectors: np.ndarray)
         Client(client._settings.url).explain(things_vectors[3])
 
 
-def test_awaited_they_answer_the_same(
+async def test_awaited_lookups_answer_the_same(
     client: Client, things_served: Served, things_vectors: np.ndarray
 ) -> None:
-    async def run() -> None:
-        async with Client(things_served.url, collection="things", retries=20) as one:
-            wanted = {"color": "c1"}
-            assert await one.count_async(wanted) == client.count(wanted)
-            ids = [7, 9]
-            assert (await one.get_async(ids, columns=["size"])).equals(client.get(ids, columns=["size"]))
-            page = await one.rows_async(wanted, columns=["size"], limit=7, after=11)
-            assert page.equals(client.rows(wanted, columns=["size"], limit=7, after=11))
-            assert page["id"].to_pylist() == list(range(16, 47, 5))
-            told = await one.explain_async(things_vectors[3], k=5, filter=wanted)
-            assert [shard["matches"] for shard in told] == [
-                shard["matches"] for shard in client.explain(things_vectors[3], k=5, filter=wanted)
-            ]
-            with pytest.raises(UnknownColumnError, match="colour"):
-                await one.count_async({"colour": 1})
-
-    asyncio.run(run())
+    async with Client(things_served.url, collection="things", retries=20) as one:
+        wanted = {"color": "c1"}
+        assert await one.count_async(wanted) == client.count(wanted)
+        ids = [7, 9]
+        assert (await one.get_async(ids, columns=["size"])).equals(client.get(ids, columns=["size"]))
+        page = await one.rows_async(wanted, columns=["size"], limit=7, after=11)
+        assert page.equals(client.rows(wanted, columns=["size"], limit=7, after=11))
+        assert page["id"].to_pylist() == list(range(16, 47, 5))
+        told = await one.explain_async(things_vectors[3], k=5, filter=wanted)
+        assert [shard["matches"] for shard in told] == [
+            shard["matches"] for shard in client.explain(things_vectors[3], k=5, filter=wanted)
+        ]
+        with pytest.raises(UnknownColumnError, match="colour"):
+            await one.count_async({"colour": 1})
 
 
-def test_a_missing_shard_is_told_or_an_error() -> None:
-    async def run() -> None:
-        channels = [CommandedChannel(number) for number in range(3)]
-        channels[1].say = channels[1].raises(ShardUnavailableError("it is off"))
-        async with serving(backend_of(channels)) as asking:
-            told = (await asking.post("/v1/collections/things/count", json={})).json()
-            assert told["count"] == 2
-            assert (told["shards_answered"], told["partial"]) == (2, True)
-            assert told["failures"][0]["shard"] == "1"
-            whole = await asking.post("/v1/collections/things/count", json={"allow_partial": False})
-            assert whole.status_code == 503
-            assert whole.json()["error"]["type"] == NoShardAnsweredError.__name__
-            # A page that skipped a shard's rows would be wrong.
-            assert (await asking.post("/v1/collections/things/rows", json={})).status_code == 503
-
-    asyncio.run(run())
+async def test_a_missing_shard_makes_a_lookup_partial_or_an_error() -> None:
+    channels = [CommandedChannel(number) for number in range(3)]
+    channels[1].say = channels[1].raises(ShardUnavailableError("it is off"))
+    async with serving(backend_of(channels)) as asking:
+        told = (await asking.post("/v1/collections/things/count", json={})).json()
+        assert told["count"] == 2
+        assert (told["shards_answered"], told["partial"]) == (2, True)
+        assert told["failures"][0]["shard"] == "1"
+        whole = await asking.post("/v1/collections/things/count", json={"allow_partial": False})
+        assert whole.status_code == 503
+        assert whole.json()["error"]["type"] == NoShardAnsweredError.__name__
+        # A page that skipped a shard's rows would be wrong.
+        assert (await asking.post("/v1/collections/things/rows", json={})).status_code == 503
 
 
 def test_bodies_are_checked(things_served: Served) -> None:

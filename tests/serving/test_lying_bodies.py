@@ -68,14 +68,16 @@ def is_well(served: Served) -> None:
         (["Transfer-Encoding: chunked"], b"5\r\n" + BODY + b"\r\n0\r\n\r\n"),
     ],
 )
-def test_two_lengths_and_lengths_that_are_none(served_index: Served, headers: list[str], body: bytes) -> None:
+def test_conflicting_and_invalid_lengths_are_refused(
+    served_index: Served, headers: list[str], body: bytes
+) -> None:
     statuses, told = answers(served_index, post(*headers) + body + HIDDEN + LAST)
     # One refusal at most, and the connection ends: nobody knows where the next request would begin.
     assert statuses in ([400], []), told
     is_well(served_index)
 
 
-def test_what_is_left_of_a_body_that_said_too_short_a_length_is_no_request(served_index: Served) -> None:
+def test_the_rest_of_a_body_longer_than_its_length_is_no_request(served_index: Served) -> None:
     for length in (0, 1, 10, len(BODY) - 1):
         statuses, told = answers(served_index, post(f"Content-Length: {length}") + BODY + LAST)
         # The part that counts as the body is refused, or not even that, as the rest is no HTTP.

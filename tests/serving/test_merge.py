@@ -86,7 +86,7 @@ def test_merge_is_sort_and_cut(strings: bool) -> None:
     check()
 
 
-def test_ties_go_to_the_lower_id_whoever_spoke_first() -> None:
+def test_ties_go_to_the_lower_id_in_any_order_of_replies() -> None:
     low, high = hits([3], [1.0]), hits([7], [1.0])
     assert merge_top_k([low, high], 2).ids.tolist() == merge_top_k([high, low], 2).ids.tolist() == [[3, 7]]
 

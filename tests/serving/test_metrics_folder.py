@@ -32,7 +32,7 @@ def left_by_a_killed(temporary: Path, name: str) -> Path:
     return folder
 
 
-def test_what_was_left_goes_and_what_is_used_stays(temporary: Path) -> None:
+def test_abandoned_folders_are_removed_and_used_ones_kept(temporary: Path) -> None:
     left_by_a_killed(temporary, "left")
     (temporary / f"{PREFIX}ownerless").mkdir()  # killed before it could own it
     others = temporary / "velo-something"
@@ -42,7 +42,7 @@ def test_what_was_left_goes_and_what_is_used_stays(temporary: Path) -> None:
     assert list(temporary.iterdir()) == [others]
 
 
-def test_who_has_the_descriptor_keeps_the_folder(temporary: Path) -> None:
+def test_the_descriptor_of_a_gateway_keeps_the_folder(temporary: Path) -> None:
     """Gateways go on for a while when their parent was killed."""
     folder = left_by_a_killed(temporary, "orphans")
     parents = os.open(folder / OWNER, os.O_RDWR)
@@ -56,7 +56,7 @@ def test_who_has_the_descriptor_keeps_the_folder(temporary: Path) -> None:
         assert not folder.exists()
 
 
-def test_what_is_not_a_folder_of_this_user_is_left_alone(
+def test_links_files_and_folders_of_others_are_left_alone(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = temporary / "elsewhere"
@@ -101,7 +101,7 @@ def test_a_folder_that_another_server_takes_away_before_it_is_owned(
         assert list(temporary.iterdir()) == [Path(folder)]
 
 
-def test_a_lock_on_a_file_that_is_gone_is_none(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_on_a_removed_file_does_not_count(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening the file and locking it another server took the folder away, or made it its own."""
     plain = fcntl.flock
     for made_anew in (False, True):

@@ -39,7 +39,9 @@ def test_a_door_shows_its_options_with_the_same_defaults(door: Callable[..., Any
 
 
 @pytest.mark.parametrize(("door", "groups"), DOORS)
-def test_what_means_nothing_at_a_door_is_refused_by_name(door: Callable[..., Any], groups: set[str]) -> None:
+def test_options_without_meaning_for_a_command_are_refused(
+    door: Callable[..., Any], groups: set[str]
+) -> None:
     given: dict[str, Any] = {
         "shards": {"replicas": 2},
         "ray": {"pin": "label:a=b"},
@@ -94,7 +96,7 @@ def test_the_command_has_an_option_for_each_that_has_a_word() -> None:
             assert shown[one.name].default == one.default, one.name
 
 
-def test_what_several_gateways_are_told_is_plain_and_whole(tmp_path: Path) -> None:
+def test_options_sent_to_gateways_are_complete(tmp_path: Path) -> None:
     given = ServeOptions(api_keys=tmp_path / "keys", slow_s=0.5, cors_origins=["*"], workers=3, log_json=True)
     told = ServeOptions(**msgspec.json.decode(msgspec.json.encode(given.of_gateway)))
     assert (told.api_keys, told.slow_s, told.log_json) == (str(tmp_path / "keys"), 0.5, True)

@@ -150,9 +150,7 @@ def test_tables_and_datasets_bring_ids_and_metadata(local_ray: None, tmp_path: P
         build_on_ray(tmp_path / "twice.velo", ray.data.from_arrow(twice), **keywords)
 
 
-def test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again(
-    local_ray: None, tmp_path: Path
-) -> None:
+def test_a_killed_task_resumes_and_finished_shards_are_kept(local_ray: None, tmp_path: Path) -> None:
     vectors = made(12_000, 24)
     np.save(tmp_path / "in.npy", vectors)
     target = tmp_path / "ray.velo"
@@ -190,9 +188,9 @@ def test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again(
 
 
 @pytest.mark.long(
-    guarded_by="tests/serving/test_ray_building.py::test_a_killed_task_goes_on_and_what_was_finished_is_not_built_again"
+    guarded_by="tests/serving/test_ray_building.py::test_a_killed_task_resumes_and_finished_shards_are_kept"
 )
-def test_a_task_that_dies_too_often_leaves_what_is_finished(
+def test_a_task_that_dies_too_often_leaves_finished_shards(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("velo_serving.on_ray.building.RETRIES", 0)
@@ -236,7 +234,7 @@ def test_a_store_takes_shards_and_each_node_stages_and_verifies_them(
         open_shards(collection, threads=1, writable=True)
 
 
-def test_what_a_store_brings_is_not_trusted(tmp_path: Path, cache: Path) -> None:
+def test_damaged_files_of_a_store_are_refused(tmp_path: Path, cache: Path) -> None:
     with velo.build(tmp_path / "one.velo", made(600), **OPTIONS) as index:
         del index
     store = tmp_path / "store"
@@ -275,7 +273,7 @@ def test_a_shard_is_taken_from_where_it_is_found_first(tmp_path: Path, cache: Pa
     assert len([entry for entry in cache.iterdir() if entry.is_dir()]) == 1
 
 
-def test_what_cannot_be_is_said_before_anything_is_built(local_ray: None, tmp_path: Path) -> None:
+def test_impossible_builds_are_refused_before_they_start(local_ray: None, tmp_path: Path) -> None:
     vectors = made(100)
     target = tmp_path / "no.velo"
     with pytest.raises(PlacementError, match="no node with resource:disk-9"):

@@ -80,7 +80,7 @@ def check_whole(asker: Asker, since: float, least: int) -> None:
 
 
 @pytest.mark.long(
-    guarded_by="tests/serving/test_ray_lifecycle.py::test_without_rays_own_service_processes_wait_and_do_not_work"
+    guarded_by="tests/serving/test_ray_lifecycle.py::test_processes_wait_while_the_service_of_ray_is_gone"
 )
 def test_gateways_answer_while_rays_own_service_is_gone(hosts: Hosts, path: Path) -> None:
     start(hosts, path)

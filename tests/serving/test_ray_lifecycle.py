@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import PATIENT, RAY_MARKS, Served
+from tests.serving.conftest import PATIENT, RAY_MARKS, Served, command, invoked, until
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo_serving import Client, Cluster, read_collection
 from velo_serving.on_ray.actors import places_of, ray
@@ -48,31 +45,12 @@ def address(local_ray: None) -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``velo`` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "velo", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-    )
-
-
 def told(*arguments: str) -> dict[str, Any]:
     """What a command that succeeds prints as JSON."""
     ended = command(*arguments, "--json")
     assert ended.returncode == 0, ended.stderr
     document: dict[str, Any] = json.loads(ended.stdout)
     return document
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 def whole(client: Client, row: int) -> bool:
@@ -102,7 +80,7 @@ def gateway(*arguments: str) -> Iterator[tuple[Served, Client]]:
         served.process.communicate(timeout=60)
 
 
-def test_gateways_come_and_go_and_shards_stay_until_they_are_stopped(address: str, path: Path) -> None:
+def test_detached_shards_run_until_they_are_stopped(address: str, path: Path) -> None:
     on_ray = ("--ray-address", address)
     started = told("serve", str(path), "--detached", "--name", "plays-1", "--threads", "1", *on_ray)
     assert started == {"name": "plays-1"}
@@ -121,11 +99,11 @@ def test_gateways_come_and_go_and_shards_stay_until_they_are_stopped(address: st
         asking = threading.Thread(target=load)
         asking.start()
         try:
-            until(lambda: answered[0] > 50, "nobody answers")
+            until(lambda: answered[0] > 20, "nobody answers")
             first.process.send_signal(signal.SIGKILL)
             first.process.wait(60)
             before = answered[0]
-            until(lambda: answered[0] > before + 100 or bool(wrong), "the second one waits")
+            until(lambda: answered[0] > before + 30 or bool(wrong), "the second one waits")
             with gateway(*connect) as (_, three):
                 until(lambda: whole(three, 3), "a third one does not find them")
                 assert pids_of(three) == pids
@@ -140,7 +118,7 @@ def test_gateways_come_and_go_and_shards_stay_until_they_are_stopped(address: st
         with pytest.raises(NoShardAnsweredError):
             two.search(VECTORS[0])
         # Started again, they are found by a gateway that knew those before.
-        told("serve", str(path), "--detached", "--name", "plays-1", "--threads", "1", *on_ray)
+        Cluster.start(path, name="plays-1", detached=True, threads=1)
 
         def back() -> bool:
             with contextlib.suppress(velo.errors.VeloError):
@@ -152,6 +130,9 @@ def test_gateways_come_and_go_and_shards_stay_until_they_are_stopped(address: st
         assert Cluster.end("plays-1") == SHARDS
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_ray_lifecycle.py::test_detached_shards_run_until_they_are_stopped"
+)
 def test_a_killed_gateway_that_started_its_shards_leaves_them_running(address: str, path: Path) -> None:
     on_ray = ("--ray-address", address)
     served = Served(str(path), "--ray", "--name", "plays-2", "--threads", "1", *on_ray)
@@ -171,19 +152,6 @@ def test_a_killed_gateway_that_started_its_shards_leaves_them_running(address: s
         served.process.kill()
         served.process.communicate(timeout=60)
         assert Cluster.end("plays-2") == SHARDS
-
-
-def test_names_that_are_not_there_are_typed_errors(address: str, path: Path) -> None:
-    with Cluster.start(path, name="plays-3", threads=1):
-        for arguments in (("serve", "--connect", "films", "--port", "0"), ("stop", "films")):
-            ended = command(*arguments, "--ray-address", address)
-            assert (ended.returncode, ended.stdout) == (1, "")
-            assert ended.stderr == "velo: no actors of a collection 'films' run here; there are 'plays-3'\n"
-        with pytest.raises(UnknownCollectionError, match="there are 'plays-3'"):
-            Cluster.connect("films")
-        with pytest.raises(UnknownCollectionError):
-            Cluster.end("films")
-    assert places_of("plays-3") == []
 
 
 NOBODY = "127.0.0.1:9"
@@ -208,7 +176,7 @@ assert not ray.is_initialized()
 """
 
 
-def test_where_no_ray_runs_none_is_started(run_python: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_ray_is_started_where_none_runs(run_python: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", NOBODY)
     ended = run_python(JOB)
     assert ended.returncode == 0, ended.stderr
@@ -218,29 +186,26 @@ def test_where_no_ray_runs_none_is_started(run_python: Any, monkeypatch: pytest.
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--connect", "films", "--memory", "20%"), "memory"),
-        (("--connect", "films", "--replicas", "2"), "replicas"),
-        (("--connect", "films", "--writable"), "writable"),
-        (("--connect", "films", "films.velo"), "paths"),
-        (("films.velo", "--ray", "--detached", "--workers", "2"), "port"),
-        (("films.velo", "--name", "other"), "name"),
-        (("films.velo", "--shard-ports", "7100-7199"), "shard-ports"),
-        (("films.velo", "--pin", "label:a=b"), "pin"),
-        (("films.velo", "--ray-address", "auto"), "ray-address"),
-    ],
+OPTIONS_WITHOUT_MEANING = (
+    (("--connect", "films", "--memory", "20%"), "memory"),
+    (("--connect", "films", "--replicas", "2"), "replicas"),
+    (("--connect", "films", "--writable"), "writable"),
+    (("--connect", "films", "films.velo"), "paths"),
+    (("films.velo", "--ray", "--detached", "--workers", "2"), "port"),
+    (("films.velo", "--name", "other"), "name"),
+    (("films.velo", "--shard-ports", "7100-7199"), "shard-ports"),
+    (("films.velo", "--pin", "label:a=b"), "pin"),
+    (("films.velo", "--ray-address", "auto"), "ray-address"),
 )
-def test_options_that_mean_nothing_are_refused_by_name(arguments: tuple[str, ...], named: str) -> None:
-    ended = command("serve", *arguments, "--port", "0")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"velo: {named}: ")
-    assert len(ended.stderr.splitlines()) == 1
 
 
-def test_nothing_to_serve_is_wrong_usage() -> None:
-    ended = command("serve")
+def test_options_without_meaning_are_refused_by_name() -> None:
+    for arguments, named in OPTIONS_WITHOUT_MEANING:
+        ended = invoked("serve", *arguments, "--port", "0")
+        assert (ended.returncode, ended.stdout) == (1, ""), arguments
+        assert ended.stderr.startswith(f"velo: {named}: ")
+        assert len(ended.stderr.splitlines()) == 1
+    ended = invoked("serve")
     assert ended.returncode == 2
     assert "--connect NAME" in ended.stderr
 
@@ -267,19 +232,16 @@ with ray_session(sys.argv[1]):
 """
 
 
-def test_without_rays_own_service_processes_wait_and_do_not_work(
-    address: str, path: Path, run_python: Any
-) -> None:
-    with Cluster.start(path, name="plays-4", threads=1) as cluster:
-        for health in ray.get([actor.health.remote() for actor in cluster.actors]):
-            environment = (Path("/proc") / str(health.pid) / "environ").read_bytes().split(b"\0")
-            assert b"RAY_gcs_rpc_server_reconnect_timeout_s=86400" in environment
-    # A thread of Ray's asks it for errors: again and again at once, if it is let.
+def test_processes_wait_while_the_service_of_ray_is_gone(address: str, run_python: Any) -> None:
+    """A thread of Ray asks it for errors, again and again without a pause unless it is made to wait."""
     ended = run_python(WAITING, address)
     assert ended.returncode == 0, ended.stderr
     assert 1 <= int(ended.stdout) <= 4
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_faults.py::test_a_shard_that_returns_with_another_index_is_refused"
+)
 def test_a_replica_with_another_build_of_the_shard_is_refused(local_ray: None, tmp_path: Path) -> None:
     """Of an index without a collection around it, whose uuid its first opening says."""
     path, other = tmp_path / "verses.velo", tmp_path / "other.velo"
@@ -323,7 +285,7 @@ def test_a_replica_with_another_build_of_the_shard_is_refused(local_ray: None, t
         Cluster.start(dataclasses.replace(described, shards=(elsewhere,)), threads=1)
 
 
-def test_actors_listen_at_the_ports_they_are_given(local_ray: None, path: Path) -> None:
+def test_actors_have_the_ports_name_and_environment_that_were_given(address: str, path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))  # of every address of the node
         taken.listen()
@@ -332,6 +294,17 @@ def test_actors_listen_at_the_ports_they_are_given(local_ray: None, path: Path) 
             found = {one.port for one in ray.get([actor.endpoint.remote() for actor in cluster.actors])}
             assert len(found) == SHARDS
             assert found <= set(range(first + 1, first + 41))
+            for health in ray.get([actor.health.remote() for actor in cluster.actors]):
+                environment = (Path("/proc") / str(health.pid) / "environ").read_bytes().split(b"\0")
+                assert b"RAY_gcs_rpc_server_reconnect_timeout_s=86400" in environment
+            ended = command("serve", "--connect", "films", "--port", "0", "--ray-address", address)
+            assert (ended.returncode, ended.stdout) == (1, "")
+            assert ended.stderr == "velo: no actors of a collection 'films' run here; there are 'plays-5'\n"
+            with pytest.raises(UnknownCollectionError, match="there are 'plays-5'"):
+                Cluster.connect("films")
+            with pytest.raises(UnknownCollectionError):
+                Cluster.end("films")
+        assert places_of("plays-5") == []
         with pytest.raises(PortInUseError, match=rf"of [0-9.]+ all ports {first}-{first} are in use"):
             Cluster.start(path, name="plays-5", ports=f"{first}-{first}", threads=1)
     with pytest.raises(InvalidArgumentError, match=r"/nowhere: cert.pem, key.pem or ca.pem cannot be used"):

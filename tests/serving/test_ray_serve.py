@@ -209,7 +209,7 @@ def test_every_pod_is_one_that_kubernetes_takes(manifest: Mapping[str, Any]) -> 
         ({"ports": [{"containerPort": "8000"}]}, "is no int"),
     ],
 )
-def test_a_pod_that_is_none_is_refused(manifest: Mapping[str, Any], change: dict[str, Any], why: str) -> None:
+def test_an_invalid_pod_is_refused(manifest: Mapping[str, Any], change: dict[str, Any], why: str) -> None:
     """So that the test before can fail."""
     pod = json.loads(json.dumps(groups(manifest)[0]["template"]))
     pod["spec"]["containers"][0] |= change

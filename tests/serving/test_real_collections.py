@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
 import os
@@ -156,7 +155,9 @@ def test_a_shard_of_another_collection_is_refused(named: Path, vectors: np.ndarr
         open_shards(read_collection(copy), threads=1)
 
 
-def test_shards_of_one_machine_share_its_cores(named: Path, vectors: np.ndarray, tmp_path: Path) -> None:
+async def test_shards_of_one_machine_share_its_cores(
+    named: Path, vectors: np.ndarray, tmp_path: Path
+) -> None:
     cores = len(os.sched_getaffinity(0))
     velo.build(tmp_path / "single.velo", vectors[:50], threads=1).close()
     for path, options, threads in (
@@ -169,12 +170,9 @@ def test_shards_of_one_machine_share_its_cores(named: Path, vectors: np.ndarray,
         for shard in shards:
             shard.close()
 
-    async def run() -> None:
-        async with serving(open_local_backend([named, tmp_path / "single.velo"])) as client:
-            told = (await client.get("/v1/collections/single")).json()["shards"]
-            assert [one["threads"] for one in told] == [max(1, cores // 4)]
-
-    asyncio.run(run())
+    async with serving(open_local_backend([named, tmp_path / "single.velo"])) as client:
+        told = (await client.get("/v1/collections/single")).json()["shards"]
+        assert [one["threads"] for one in told] == [max(1, cores // 4)]
 
 
 def test_one_damaged_shard_makes_answers_partial(named: Path, vectors: np.ndarray, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def test_replicas_share_the_work_and_one_shard_is_one_part_of_an_answer(st
 
 
 @on_stage
-async def test_what_a_dead_replica_had_goes_to_the_other_at_once(stage: Stage) -> None:
+async def test_requests_of_a_dead_replica_go_to_the_other_at_once(stage: Stage) -> None:
     first, second = stage.shards[0]
     first.answer = second.answer = first.never
     tasks = [stage.ask() for _ in range(4)]
@@ -132,7 +132,7 @@ async def test_a_page_that_is_damaged_in_one_replica_is_read_in_the_other(stage:
 
 
 @on_stage
-async def test_what_is_wrong_with_a_request_is_not_asked_twice(stage: Stage) -> None:
+async def test_a_wrong_request_is_not_sent_to_the_other_replica(stage: Stage) -> None:
     wrong = Failure.of(InvalidArgumentError("k is odd", argument="k"))
 
     async def refuse(asked: SearchRequest) -> ShardReply:
@@ -147,7 +147,7 @@ async def test_what_is_wrong_with_a_request_is_not_asked_twice(stage: Stage) -> 
 
 
 @on_stage
-async def test_hedges_come_after_what_95_of_100_take_and_are_few(stage: Stage) -> None:
+async def test_hedges_start_after_the_95th_percentile_and_are_few(stage: Stage) -> None:
     """One call in ten is slow at a replica: a second one is asked for some of these, and for no other."""
     for replica in stage.shards[0]:
         stage.takes(replica, lambda number: SLOW_S if number % 10 == 9 else USUAL_S)
@@ -197,7 +197,7 @@ async def test_a_slow_call_is_saved_by_a_hedge(stage: Stage) -> None:
 
 
 @on_stage
-async def test_a_request_that_nobody_waits_for_leaves_all_replicas(stage: Stage) -> None:
+async def test_a_canceled_request_is_canceled_at_all_replicas(stage: Stage) -> None:
     for one in stage.shards[0]:
         one.answer = one.never
     task = stage.ask(timeout_s=1.0)
@@ -213,7 +213,7 @@ async def test_a_request_that_nobody_waits_for_leaves_all_replicas(stage: Stage)
 
 
 @on_stage
-async def test_a_shard_whose_replicas_all_fail_says_why(stage: Stage) -> None:
+async def test_a_shard_without_a_working_replica_reports_each_failure(stage: Stage) -> None:
     for shard in stage.shards:
         for one in shard:
             one.answer = one.raises(ShardUnavailableError("the wire was cut"))

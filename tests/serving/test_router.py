@@ -41,7 +41,7 @@ async def test_each_reply_leaves_when_it_is_ready(stage: Stage) -> None:
 
 
 @on_stage(shards=1)
-async def test_what_a_shard_has_no_room_for_waits_in_order(stage: Stage) -> None:
+async def test_requests_beyond_the_limit_wait_in_order(stage: Stage) -> None:
     shard = stage.shards[0]
     gate = gated(shard)
     tasks = [stage.ask(queries=queries, k=k) for k, queries in enumerate((1, 2, 2, 1, 1), start=1)]
@@ -55,7 +55,7 @@ async def test_what_a_shard_has_no_room_for_waits_in_order(stage: Stage) -> None
 
 
 @on_stage(shards=1)
-async def test_a_request_above_what_a_shard_takes_goes_alone(stage: Stage) -> None:
+async def test_a_request_above_the_limit_of_a_shard_is_sent_alone(stage: Stage) -> None:
     gate = gated(stage.shards[0])
     small = stage.ask(queries=1, k=1)
     large, after = stage.ask(queries=6, k=2), stage.ask(queries=1, k=3)
@@ -71,7 +71,7 @@ async def test_a_request_above_what_a_shard_takes_goes_alone(stage: Stage) -> No
     [{"k": 5000}, {"exact": True}, {"recall": 1.0}, {"radius": 1.0}],
     ids=lambda options: "-".join(options),
 )
-def test_who_asks_for_little_waits_for_nobody_who_asks_for_much(heavy: dict[str, Any]) -> None:
+def test_light_requests_do_not_wait_for_heavy_ones(heavy: dict[str, Any]) -> None:
     @on_stage(shards=1)
     async def scene(stage: Stage) -> None:
         gate = gated(stage.shards[0])
@@ -90,7 +90,7 @@ def test_who_asks_for_little_waits_for_nobody_who_asks_for_much(heavy: dict[str,
 
 
 @on_stage(shards=1)
-async def test_what_is_heavy_says_nothing_about_how_long_others_wait(stage: Stage) -> None:
+async def test_heavy_requests_do_not_count_in_estimated_waits(stage: Stage) -> None:
     for _ in range(20):
         gate = gated(stage.shards[0])
         task = stage.ask(queries=2, k=9000)
@@ -110,7 +110,7 @@ async def test_what_is_heavy_says_nothing_about_how_long_others_wait(stage: Stag
 
 
 @on_stage(limits=RouterLimits(in_flight_queries_max=2))
-async def test_what_is_in_flight_is_bounded_a_shard(stage: Stage) -> None:
+async def test_requests_in_flight_are_bounded_per_shard(stage: Stage) -> None:
     gates = [gated(shard) for shard in stage.shards]
     tasks = [stage.ask() for _ in range(5)]
     await settle()
@@ -123,7 +123,7 @@ async def test_what_is_in_flight_is_bounded_a_shard(stage: Stage) -> None:
 
 
 @on_stage(shards=1, limits=RouterLimits(in_flight_queries_max=1))
-async def test_how_long_a_request_waited_is_told(stage: Stage) -> None:
+async def test_the_wait_of_a_request_is_observed(stage: Stage) -> None:
     gate = gated(stage.shards[0])
     tasks = [stage.ask() for _ in range(2)]
     await settle()
@@ -135,7 +135,7 @@ async def test_how_long_a_request_waited_is_told(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_full_queue_refuses_and_says_when_to_come_back(stage: Stage) -> None:
+async def test_a_full_queue_refuses_with_a_time_to_retry(stage: Stage) -> None:
     gates = [gated(shard) for shard in stage.shards]
     taken = [stage.ask(queries=4), stage.ask(queries=4)]
     await settle()
@@ -159,7 +159,7 @@ async def test_a_request_above_the_whole_queue_is_the_callers_mistake(stage: Sta
 
 
 @on_stage()
-async def test_at_the_deadline_the_answer_is_what_has_come(stage: Stage) -> None:
+async def test_at_the_deadline_the_answer_is_partial(stage: Stage) -> None:
     gated(stage.shards[1])
     task = stage.ask(timeout_s=3.0)
     await stage.clock.crank(2.9)
@@ -184,7 +184,7 @@ async def test_a_deadline_without_any_answer_is_an_error(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_who_wants_all_shards_gets_an_error_instead_of_a_part(stage: Stage) -> None:
+async def test_without_partial_answers_a_missing_shard_is_an_error(stage: Stage) -> None:
     gated(stage.shards[1])
     task = stage.ask(timeout_s=3.0, allow_partial=False)
     await stage.clock.crank(3.0)
@@ -225,7 +225,7 @@ async def test_a_request_that_expires_in_the_queue_is_never_sent(stage: Stage) -
 
 
 @on_stage(shards=1)
-async def test_a_caller_that_goes_away_leaves_the_queue_and_the_shard(stage: Stage) -> None:
+async def test_a_canceled_request_leaves_the_queue_and_the_shard(stage: Stage) -> None:
     shard = stage.shards[0]
     gate = gated(shard)
     first, second, third = (stage.ask(queries=2, k=k) for k in (1, 2, 3))
@@ -243,7 +243,7 @@ async def test_a_caller_that_goes_away_leaves_the_queue_and_the_shard(stage: Sta
 
 
 @on_stage(shards=1)
-async def test_what_missed_its_deadline_is_canceled_at_the_shard(stage: Stage) -> None:
+async def test_a_request_past_its_deadline_is_canceled_at_the_shard(stage: Stage) -> None:
     gated(stage.shards[0])
     task = stage.ask(timeout_s=1.0)
     await stage.clock.crank(1.0)
@@ -256,7 +256,7 @@ async def test_what_missed_its_deadline_is_canceled_at_the_shard(stage: Stage) -
 
 
 @on_stage(shards=2)
-async def test_what_would_wait_for_most_of_its_time_is_refused_at_once(stage: Stage) -> None:
+async def test_a_request_that_would_wait_too_long_is_refused_at_once(stage: Stage) -> None:
     for _ in range(20):
         gates = [gated(shard) for shard in stage.shards]
         task = stage.ask(queries=2)
@@ -283,7 +283,7 @@ async def test_what_would_wait_for_most_of_its_time_is_refused_at_once(stage: St
 # ---- ending ----
 
 
-def test_closing_refuses_what_comes_and_frees_what_waits() -> None:
+def test_closing_refuses_new_requests_and_fails_waiting_ones() -> None:
     async def run() -> None:
         stage = Stage(shards=2)
         await stage.router.start()
@@ -306,13 +306,10 @@ def test_closing_refuses_what_comes_and_frees_what_waits() -> None:
     asyncio.run(run())
 
 
-def test_before_the_start_every_shard_is_down() -> None:
-    async def run() -> None:
-        stage = Stage()
-        with pytest.raises(NoShardAnsweredError, match="not asked yet"):
-            await stage.router.search(request())
-
-    asyncio.run(run())
+async def test_before_the_start_every_shard_is_down() -> None:
+    stage = Stage()
+    with pytest.raises(NoShardAnsweredError, match="not asked yet"):
+        await stage.router.search(request())
 
 
 def test_limits_must_be_above_zero() -> None:

@@ -43,7 +43,7 @@ async def test_a_dead_shard_makes_answers_partial_then_comes_back(stage: Stage) 
 
 
 @on_stage(shards=1)
-async def test_when_a_shard_falls_those_who_wait_for_it_are_told_at_once(stage: Stage) -> None:
+async def test_requests_waiting_for_a_shard_fail_at_once_when_it_goes_down(stage: Stage) -> None:
     shard = stage.shards[0]
     breaks = asyncio.Event()
 
@@ -65,7 +65,7 @@ async def test_when_a_shard_falls_those_who_wait_for_it_are_told_at_once(stage: 
 
 
 @on_stage(shards=2)
-async def test_a_connection_that_is_lost_fails_what_is_in_flight_at_once(stage: Stage) -> None:
+async def test_a_lost_connection_fails_requests_in_flight_at_once(stage: Stage) -> None:
     gated(stage.shards[0])
     task = stage.ask()
     await settle()
@@ -93,7 +93,7 @@ async def test_an_error_inside_one_shard_is_a_missing_part_not_a_dead_shard(stag
 
 
 @on_stage()
-async def test_what_the_caller_did_wrong_is_raised_without_waiting_for_all(stage: Stage) -> None:
+async def test_an_error_of_the_caller_is_raised_without_waiting_for_all_shards(stage: Stage) -> None:
     gated(stage.shards[0])
 
     async def refuse(request: SearchRequest) -> Any:
@@ -126,7 +126,7 @@ async def test_all_shards_down_is_an_error(stage: Stage) -> None:
 
 
 @on_stage(shards=2)
-async def test_a_quiet_shard_is_tried_and_falls_whatever_its_health_says(stage: Stage) -> None:
+async def test_a_silent_shard_goes_down_even_if_its_health_is_good(stage: Stage) -> None:
     hung = stage.shards[0]
     hung.answer, hung.end_a_search = hung.never, hung.never
     trials = hung.trials
@@ -184,7 +184,7 @@ async def test_a_slow_search_is_not_a_hung_shard(stage: Stage) -> None:
 
 
 @on_stage(shards=1)
-async def test_a_shard_that_is_at_work_is_given_time_and_not_for_ever(stage: Stage) -> None:
+async def test_a_working_shard_gets_bounded_extra_time(stage: Stage) -> None:
     shard = stage.shards[0]
     shard.answer, shard.end_a_search = shard.never, shard.works
     task = stage.ask(timeout_s=20.0)
@@ -259,15 +259,12 @@ async def test_a_shard_with_another_index_stays_down_until_its_own_is_back(stage
     assert stage.states == ["up", "up"]
 
 
-def test_a_shard_must_be_what_the_collection_says() -> None:
-    async def run() -> None:
-        shard = CommandedChannel(0)
-        router = Router("things", [shard], identities=[ShardIdentity("mine", 4, "l2")], clock=HandClock())
-        await router.start()
-        assert router.shards()[0].state == "down"
-        await router.close()
-
-    asyncio.run(run())
+async def test_a_shard_must_be_what_the_collection_says() -> None:
+    shard = CommandedChannel(0)
+    router = Router("things", [shard], identities=[ShardIdentity("mine", 4, "l2")], clock=HandClock())
+    await router.start()
+    assert router.shards()[0].state == "down"
+    await router.close()
 
 
 # ---- probes ----

@@ -23,7 +23,7 @@ from tests.serving.conftest import Served
 from tests.serving.exact_gateway import ARROW_TYPE, rows_in_arrow
 
 #: Requests of each path.
-EXAMPLES = count(12, 25)
+EXAMPLES = count(6, 25)
 
 CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
@@ -48,7 +48,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     assert (code, "Traceback" in told) == (0, False), told
 
 
-def test_no_answer_is_a_mistake_of_the_server_or_unlike_its_description(api: Any) -> None:
+def test_random_requests_get_answers_that_match_the_schema(api: Any) -> None:
     answered: Counter[str] = Counter()
     operations = [one.ok() for one in api.get_all_operations()]
     assert len(operations) >= 18

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,26 +15,15 @@ import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
+from tests.serving.conftest import LIST_SIZE, SHARDS, Served, command, invoked, local_answer, until
 from velo.errors import DimensionMismatchError, FilterError, UnknownColumnError
 from velo_serving import Client
 from velo_serving.protocol.types import SearchRequest
 
 
-def command(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run ``velo`` to its end."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run(
-        [sys.executable, "-m", "velo", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=environment,
-        check=False,
-    )
-
-
-def test_it_answers_what_the_library_answers(served_index: Served, sample_path: Path, sample: Any) -> None:
+def test_http_answers_equal_those_of_the_library(
+    served_index: Served, sample_path: Path, sample: Any
+) -> None:
     queries = sample.queries[:50].astype(np.float32)
     condition = {"uniform10": 3}
     with velo.open(sample_path, threads=1) as index, Client(served_index.url) as client:
@@ -140,7 +127,7 @@ def test_documents(served_index: Served) -> None:
     assert [(one["name"], one["n"], one["dim"]) for one in told] == [("sample", 20000, 128)]
 
 
-def test_a_port_in_use_is_one_clear_line(sample_path: Path, served_index: Served) -> None:
+def test_a_port_in_use_is_refused_in_one_line(sample_path: Path, served_index: Served) -> None:
     port = str(httpx.URL(served_index.url).port)
     ended = command("serve", str(sample_path), "--port", port)
     assert ended.returncode == 1
@@ -149,30 +136,26 @@ def test_a_port_in_use_is_one_clear_line(sample_path: Path, served_index: Served
     assert f"port {port} of 127.0.0.1 is in use" in ended.stderr
 
 
-def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path) -> None:
-    for arguments in (("serve", str(tmp_path / "nothing")), ("serve", str(tmp_path), "--port", "0")):
-        ended = command(*arguments)
-        assert ended.returncode != 0
-        assert len(ended.stderr.strip().splitlines()) == 1
-        assert str(tmp_path) in ended.stderr
-    ended = command("serve", str(tmp_path), "--host", "no such host", "--port", "0")
-    assert ended.returncode == 1
-    assert "no such host" in ended.stderr
-
-
-def test_a_missing_shard_is_one_clear_line(sharded_path: Path, tmp_path: Path) -> None:
-    import shutil
-
+def test_unusable_paths_and_hosts_are_refused_in_one_line(sharded_path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(sharded_path, copy)
-    shutil.rmtree(copy / "shard-00002")
-    ended = command("serve", str(copy), "--port", "0")
-    assert ended.returncode == 1
-    assert len(ended.stderr.strip().splitlines()) == 1
-    assert "shard 2 is not on node" in ended.stderr
+    shutil.rmtree(copy / "shard-00001")
+    port = ("--port", "0")
+    for arguments, why in (
+        ((str(tmp_path / "nothing"), *port), str(tmp_path)),
+        ((str(tmp_path), *port), str(tmp_path)),
+        ((str(tmp_path), "--host", "no such host", *port), "no such host"),
+        ((str(copy), *port), "shard 1 is not on node"),
+    ):
+        ended = invoked("serve", *arguments)
+        assert (ended.returncode, ended.stdout) == (1, ""), arguments
+        assert len(ended.stderr.strip().splitlines()) == 1
+        assert why in ended.stderr
 
 
-def test_shards_without_ray_and_a_clean_end(sharded_path: Path, sharded_queries: np.ndarray) -> None:
+def test_a_server_of_shards_ends_cleanly_after_the_request_under_way(
+    sharded_path: Path, sharded_queries: np.ndarray
+) -> None:
     served = Served(str(sharded_path), "--threads", "1")
     try:
         with Client(served.url, collection="sample") as client:
@@ -200,33 +183,20 @@ def test_shards_without_ray_and_a_clean_end(sharded_path: Path, sharded_queries:
     assert "Traceback" not in told
 
 
-def test_a_drain_sends_new_requests_elsewhere_and_answers_those_that_come(
+def test_a_draining_server_is_not_ready_and_still_answers(
     sharded_path: Path, sharded_queries: np.ndarray
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    options = ["--processes", "--ready-shards", "4", "--drain-s", "1.0", "--threads", "1", "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "velo", "serve", str(sharded_path), *options, "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    served = Served(str(sharded_path), "--drain-s", "1.0", "--threads", "1")
     try:
-        assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
-        with httpx.Client(base_url=url, timeout=30) as client:
-            for _ in range(100):
-                if client.get("/readyz").status_code == 200:
-                    break
-                time.sleep(0.05)
-            assert client.get("/readyz").json()["collections"] == {"sample": "4/4 shards"}
-            process.terminate()
-            time.sleep(0.2)
-            assert client.get("/readyz").status_code == 503
+        with httpx.Client(base_url=served.url, timeout=30) as client:
+            ready = client.get("/readyz")
+            assert ready.json()["collections"] == {"sample": f"{SHARDS}/{SHARDS} shards"}
+            served.process.terminate()
+            until(lambda: client.get("/readyz").status_code == 503)
             answer = client.post("/v1/search", json={"vector": sharded_queries[0].tolist()})
             assert answer.status_code == 200
             assert answer.json()["shards_answered"] == SHARDS
-        assert process.wait(timeout=30) == 0
+        assert served.process.wait(timeout=30) == 0  # by itself, once the drain is over
     finally:
-        process.kill()
-        process.communicate()
+        served.process.kill()
+        served.process.communicate()

@@ -80,7 +80,7 @@ def test_pandas_is_imported_before_the_first_request(sample_path: Path, program:
     assert told.stdout.strip() == "True"
 
 
-def test_many_queries_go_in_parts_and_come_back_as_one(tmp_path: Path) -> None:
+def test_many_queries_are_split_and_their_results_joined(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
     rows = [row % 50 for row in range(PART_QUERIES * 2 + 7)]
     filters = tuple({"parity": row % 2} for row in rows)
@@ -117,7 +117,7 @@ def test_parts_bring_so_many_hits(tmp_path: Path, k: int, size: int) -> None:
     assert [row[0] for row in ids(reply)] == rows
 
 
-def test_parts_of_different_widths_become_one() -> None:
+def test_results_of_different_widths_are_joined() -> None:
     parts = [
         Hits(np.array([[1, 2]]), np.array([[0.1, 0.2]], np.float32), np.array([2]), limited=np.array([True])),
         Hits(np.array([[3]]), np.array([[0.3]], np.float32), np.array([1]), limited=np.array([False])),
@@ -129,7 +129,7 @@ def test_parts_of_different_widths_become_one() -> None:
     assert whole.limited.tolist() == [True, False]
 
 
-def test_a_request_with_many_queries_leaves_room_for_those_that_come_meanwhile(tmp_path: Path) -> None:
+def test_a_request_with_many_queries_lets_others_run_between_its_parts(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
 
     async def run() -> None:
@@ -193,7 +193,7 @@ def test_a_trial_ends_when_any_search_does(tmp_path: Path) -> None:
         asyncio.run(shard.trial(1.0))
 
 
-def test_what_is_compiled_for_one_request_keeps_no_other_waiting(tmp_path: Path) -> None:
+def test_compiling_a_filter_delays_no_other_request(tmp_path: Path) -> None:
     shard, index = opened(tmp_path)
     plain = index.search_async
     light_answered = threading.Event()

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import datetime as dt
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import uvloop
 
+from tests.long import count
 from tests.serving.fakes import ExactIndex
 from velo.errors import VeloError
 from velo.filters import from_dict
@@ -98,18 +100,17 @@ class Scene:
         await channel.close()
 
 
-def staged(scene: Callable[[Scene], Any], folder: Path, limits: ServerLimits | None = None) -> None:
-    async def run() -> None:
-        shard = Shard(ShardSpec("7", str(folder)), lambda spec: ExactIndex(VECTORS))
-        shard.open()
-        server = ShardServer(shard, token="secret", limits=limits)
-        stage = Scene(server, await server.start(path=str(folder / "s")))
-        await scene(stage)
-        await stage.works()
-        await server.close()
-        assert not server.peers
-
-    asyncio.run(run())
+@asynccontextmanager
+async def staged(folder: Path, limits: ServerLimits | None = None) -> AsyncIterator[Scene]:
+    """A server that still works at the end, and has no peers left."""
+    shard = Shard(ShardSpec("7", str(folder)), lambda spec: ExactIndex(VECTORS))
+    shard.open()
+    server = ShardServer(shard, token="secret", limits=limits)
+    stage = Scene(server, await server.start(path=str(folder / "s")))
+    yield stage
+    await stage.works()
+    await server.close()
+    assert not server.peers
 
 
 def failure_of(told: list[Frame]) -> VeloError:
@@ -120,8 +121,8 @@ def failure_of(told: list[Frame]) -> VeloError:
 # ---- strangers ----
 
 
-def test_who_does_not_know_the_token_is_refused(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         for token in ("", "wrong", "secret ", "ß"):
             told = await stage.tell(frame(frames.HELLO, 0, encode(Hello(token))) + search(1))
             assert isinstance(failure_of(told), WrongTokenError)
@@ -131,34 +132,30 @@ def test_who_does_not_know_the_token_is_refused(tmp_path: Path) -> None:
                 await channel.health()
         assert isinstance(failure_of(await stage.tell(search(1))), ProtocolError)
 
-    staged(scene, tmp_path)
 
-
-def test_another_version_of_the_protocol_is_named(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_another_version_of_the_protocol_is_named(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         other = bytearray(HELLO)
         other[2] = 9
         error = failure_of(await stage.tell(bytes(other)))
         assert isinstance(error, ProtocolVersionError)
         assert "version 9" in error.message
 
-    staged(scene, tmp_path)
 
-
-def test_a_stranger_may_not_say_much_nor_wait_long(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_unauthenticated_connections_are_limited_in_bytes_and_time(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("velo_serving.transport.server.HELLO_S", 0.1)
 
-    async def scene(stage: Scene) -> None:
+    async with staged(tmp_path) as stage:
         claim = frame_start(frames.HELLO, 0, HELLO_BYTES_MAX, 1)
         assert isinstance(failure_of(await stage.tell(claim)), FrameTooLargeError)
         assert await stage.tell(b"") == []  # the server ends it
         assert await stage.tell(HELLO[:10]) == []
 
-    staged(scene, tmp_path)
 
-
-def test_connections_are_bounded(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_connections_are_bounded(tmp_path: Path) -> None:
+    async with staged(tmp_path, ServerLimits(connections_max=3)) as stage:
         kept = [await stage.connect() for _ in range(3)]
         for _, writer in kept:
             writer.write(HELLO)
@@ -168,8 +165,6 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
         for _, writer in kept:
             writer.close()
         await asyncio.sleep(0.1)
-
-    staged(scene, tmp_path, ServerLimits(connections_max=3))
 
 
 # ---- broken frames ----
@@ -196,21 +191,19 @@ def test_connections_are_bounded(tmp_path: Path) -> None:
         (frame_start(frames.SEARCH, 1, 10, 1 << 20), FrameTooLargeError),
     ],
 )
-def test_what_is_no_frame_ends_its_connection_alone(
+async def test_an_invalid_frame_ends_only_its_connection(
     tmp_path: Path, data: bytes, kind: type[VeloError]
 ) -> None:
-    async def scene(stage: Scene) -> None:
+    async with staged(tmp_path, ServerLimits(frame_bytes_max=1 << 16)) as stage:
         beside = SocketChannel("7", at(stage.endpoint))
         await beside.health()
         assert isinstance(failure_of(await stage.tell(HELLO + data)), kind)
         assert isinstance(await beside.submit(SearchRequest(VECTORS[[1]], 3), 5.0), Hits)
         await beside.close()
 
-    staged(scene, tmp_path, ServerLimits(frame_bytes_max=1 << 16))
 
-
-def test_a_number_that_is_under_way_is_not_taken_twice(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_a_request_number_in_use_is_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         for twice in (
             search(1) + search(1),
             search(2) + each(1, [1, 2, 3]),
@@ -221,11 +214,11 @@ def test_a_number_that_is_under_way_is_not_taken_twice(tmp_path: Path) -> None:
             assert isinstance(error, ProtocolError)
             assert "under way" in error.message
 
-    staged(scene, tmp_path)
 
-
-def test_those_that_came_together_are_answered_and_canceled_by_their_own_numbers(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_batched_requests_are_answered_and_canceled_by_number(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path) as stage:
         reader, writer = await stage.connect()
         writer.write(HELLO + each(10, [4, 5, 6, 7]) + frame(frames.CANCEL, 11, b"") + search(1, 8))
         cut = FrameReader(1 << 20)
@@ -246,11 +239,9 @@ def test_those_that_came_together_are_answered_and_canceled_by_their_own_numbers
         assert found == {10: 4, 12: 6, 13: 7, 1: 8}
         assert decode_replies(told[0].head, told[0].body)[0] == [10]
 
-    staged(scene, tmp_path)
 
-
-def test_above_what_a_connection_may_have_under_way_all_that_came_together_fail(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_a_batch_above_the_limit_of_a_connection_fails_whole(tmp_path: Path) -> None:
+    async with staged(tmp_path, ServerLimits(requests_max=4)) as stage:
         reader, writer = await stage.connect()
         writer.write(HELLO + each(1, [1, 2]) + each(5, [3, 4, 5]))
         cut = FrameReader(1 << 20)
@@ -265,8 +256,6 @@ def test_above_what_a_connection_may_have_under_way_all_that_came_together_fail(
         writer.close()
         assert sorted(failed) == [5, 6, 7]
         assert sorted(answered) == [1, 2]
-
-    staged(scene, tmp_path, ServerLimits(requests_max=4))
 
 
 def bad_heads() -> list[tuple[bytes, bytes]]:
@@ -296,18 +285,18 @@ def head_with(**changed: Any) -> bytes:
     return encode(list(fields.values()))
 
 
-def test_a_head_of_fields_that_make_sense_is_read() -> None:
+def test_a_valid_head_is_read() -> None:
     _, body = encode_search(SearchRequest(VECTORS[:2], 3))
     assert decode_search(head_with(text=["a", "b"], exact=True), body).exact is True
 
 
 @pytest.mark.parametrize("number", range(len(bad_heads())))
-def test_a_search_that_makes_no_sense_fails_alone(tmp_path: Path, number: int) -> None:
+async def test_an_invalid_search_fails_alone(tmp_path: Path, number: int) -> None:
     head, body = bad_heads()[number]
     with pytest.raises(ProtocolError):
         decode_search(head, body)
 
-    async def scene(stage: Scene) -> None:
+    async with staged(tmp_path) as stage:
         reader, writer = await stage.connect()
         writer.write(HELLO + frame(frames.SEARCH, 1, head, body) + search(2))
         cut = FrameReader(1 << 20)
@@ -319,23 +308,19 @@ def test_a_search_that_makes_no_sense_fails_alone(tmp_path: Path, number: int) -
         assert decode(kinds[1].head, Failure).kind == "ProtocolError"
         assert kinds[2].kind == frames.REPLY
 
-    staged(scene, tmp_path)
 
-
-def test_a_connection_that_ends_within_a_frame_leaves_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Scene) -> None:
+async def test_a_connection_that_ends_within_a_frame_leaves_nothing(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         whole = HELLO + search(1)
         for length in range(0, len(whole), 7):
             await stage.tell(whole[:length], end=True)
 
-    staged(scene, tmp_path)
 
-
-def test_frames_of_chance_do_no_harm(tmp_path: Path, random: np.random.Generator) -> None:
+async def test_random_frames_do_no_harm(tmp_path: Path, random: np.random.Generator) -> None:
     whole = HELLO + search(1, 3) + frame(frames.CANCEL, 1, b"") + search(2, 4) + each(3, [1, 2, 3])
 
-    async def scene(stage: Scene) -> None:
-        for _ in range(300):
+    async with staged(tmp_path) as stage:
+        for _ in range(count(100, 300)):
             data = bytearray(whole if random.random() < 0.8 else bytes(random.bytes(200)))
             for _ in range(int(random.integers(1, 6))):
                 place = int(random.integers(len(data)))
@@ -359,10 +344,8 @@ def test_frames_of_chance_do_no_harm(tmp_path: Path, random: np.random.Generator
                     frames.FAILURE,
                 )
 
-    staged(scene, tmp_path)
 
-
-def test_a_reader_does_not_mind_where_bytes_are_cut(random: np.random.Generator) -> None:
+def test_frames_are_read_wherever_bytes_are_split(random: np.random.Generator) -> None:
     given = [
         Frame(frames.SEARCH, number, 10**6, bytes(random.bytes(number % 40)), bytes(random.bytes(number * 7)))
         for number in range(200)
@@ -379,7 +362,7 @@ def test_a_reader_does_not_mind_where_bytes_are_cut(random: np.random.Generator)
     assert not reader.within_frame
 
 
-def test_replies_of_chance_are_hits_or_a_typed_error(random: np.random.Generator) -> None:
+def test_damaged_replies_are_typed_errors(random: np.random.Generator) -> None:
     reply = Hits(
         ids=np.arange(6, dtype=np.int64).reshape(2, 3),
         distances=np.zeros((2, 3), np.float32),
@@ -390,7 +373,7 @@ def test_replies_of_chance_are_hits_or_a_typed_error(random: np.random.Generator
     head, pieces = encode_hits(reply)
     body = b"".join(pieces)
     assert decode_hits(head, body).groups == reply.groups
-    for _ in range(2000):
+    for _ in range(count(400, 2000)):
         parts = [bytearray(head), bytearray(body)]
         broken = parts[int(random.integers(2))]
         for _ in range(int(random.integers(1, 4))):
@@ -402,7 +385,7 @@ def test_replies_of_chance_are_hits_or_a_typed_error(random: np.random.Generator
         assert found.counts.max(initial=0) <= found.distances.shape[1]
 
 
-def test_replies_that_came_together_are_hits_each_or_a_typed_error(random: np.random.Generator) -> None:
+def test_damaged_batched_replies_are_typed_errors(random: np.random.Generator) -> None:
     hits = Hits(
         ids=np.arange(6, dtype=np.int64).reshape(2, 3),
         distances=np.zeros((2, 3), np.float32),
@@ -417,7 +400,7 @@ def test_replies_that_came_together_are_hits_each_or_a_typed_error(random: np.ra
         (2, 4, 6, 8),
     ]
     assert [one.ids.tolist() for one in parts] == [[[0, 1, 2]], [[3, 4, 5]]]
-    for _ in range(2000):
+    for _ in range(count(400, 2000)):
         broken = bytearray(head)
         for _ in range(int(random.integers(1, 4))):
             broken[int(random.integers(len(broken)))] = int(random.integers(256))
@@ -471,41 +454,35 @@ async def impostor(answer: bytes, *, path: str, end: bool = False) -> asyncio.Se
         (frame(frames.SEARCH, 1, b""), False, ShardUnavailableError, "no frame of kind 4"),
     ],
 )
-def test_a_shard_that_answers_nonsense_is_a_typed_error(
+async def test_a_shard_that_answers_nonsense_is_a_typed_error(
     tmp_path: Path, answer: bytes, end: bool, error: type[VeloError], message: str
 ) -> None:
-    async def run() -> None:
-        path = str(tmp_path / "i")
-        server = await impostor(answer, path=path, end=end)
-        lost: list[str] = []
-        channel = SocketChannel("7", at(Endpoint("secret", this_host(), path)))
-        channel.watch(lost.append)
+    path = str(tmp_path / "i")
+    server = await impostor(answer, path=path, end=end)
+    lost: list[str] = []
+    channel = SocketChannel("7", at(Endpoint("secret", this_host(), path)))
+    channel.watch(lost.append)
+    await channel.health()
+    with pytest.raises(error, match=message):
+        await asyncio.wait_for(channel.submit(SearchRequest(VECTORS[:1], 3), 5.0), 10)
+    assert bool(lost) == (error is ShardUnavailableError)
+    await channel.close()
+    server.close()
+    await asyncio.sleep(0.05)
+
+
+async def test_an_unreachable_shard_is_a_typed_error_with_its_address(tmp_path: Path) -> None:
+    channel = SocketChannel("7", at(Endpoint("t", this_host(), str(tmp_path / "none"), "127.0.0.1", 1)))
+    with pytest.raises(ShardUnavailableError, match=r"none.*127\.0\.0\.1:1"):
         await channel.health()
-        with pytest.raises(error, match=message):
-            await asyncio.wait_for(channel.submit(SearchRequest(VECTORS[:1], 3), 5.0), 10)
-        assert bool(lost) == (error is ShardUnavailableError)
-        await channel.close()
-        server.close()
-        await asyncio.sleep(0.05)
-
-    asyncio.run(run())
-
-
-def test_nobody_there_is_a_typed_error_that_says_where(tmp_path: Path) -> None:
-    async def run() -> None:
-        channel = SocketChannel("7", at(Endpoint("t", this_host(), str(tmp_path / "none"), "127.0.0.1", 1)))
-        with pytest.raises(ShardUnavailableError, match=r"none.*127\.0\.0\.1:1"):
-            await channel.health()
-        with pytest.raises(ShardUnavailableError, match="not connected"):
-            await channel.submit(SearchRequest(VECTORS[:1], 3), 1.0)
-
-    asyncio.run(run())
+    with pytest.raises(ShardUnavailableError, match="not connected"):
+        await channel.submit(SearchRequest(VECTORS[:1], 3), 1.0)
 
 
 # ---- what travels ----
 
 
-def test_filters_of_every_dress_mean_the_same_on_the_other_side() -> None:
+def test_filters_in_every_syntax_survive_the_transport() -> None:
     forms: list[Any] = [
         {"year": {"$gte": 2020}, "tag": {"$in": ["a", "b"]}},
         "year >= 2020 AND tag IN ('a', 'b')",
@@ -526,7 +503,7 @@ def test_filters_of_every_dress_mean_the_same_on_the_other_side() -> None:
     assert told[7] is None
 
 
-def test_a_request_is_encoded_once() -> None:
+def test_a_request_is_encoded_only_once() -> None:
     request = SearchRequest(VECTORS[:3], 3)
     assert encode_search(request) is encode_search(request)
 
@@ -574,7 +551,7 @@ def test_a_shard_in_a_thread_of_its_own(tmp_path: Path, make: Any) -> None:
     ],
     ids=str,
 )
-def test_groups_of_every_type_travel(values: list[Any]) -> None:
+def test_groups_of_every_type_survive_the_transport(values: list[Any]) -> None:
     ids = np.arange(len(values), dtype=np.int64)[None, :]
     groups = [[(value, 1) for value in values]]
     hits = Hits(ids=ids, distances=ids.astype(np.float32), counts=np.array([len(values)]), groups=groups)

@@ -182,7 +182,7 @@ def test_rows_may_share_values(tmp_path: Path) -> None:
         assert table.column("a").to_pylist() == one.to_pylist()
 
 
-def test_plain_arrow_is_told_from_compressed_and_from_nonsense(random: np.random.Generator) -> None:
+def test_plain_compressed_and_damaged_arrow_are_distinguished(random: np.random.Generator) -> None:
     table = pa.table({"d": pa.array(["x", "y"] * 50).dictionary_encode(), "v": [[1.0, 2.0]] * 100})
     plain = compressed(table, None)
     assert not is_compressed(plain)
@@ -230,29 +230,26 @@ def test_a_name_that_is_no_unicode_is_refused(tmp_path: Path, text: str) -> None
     writing(tmp_path, scene)
 
 
-def test_a_device_that_fails_is_no_fault_of_the_request(tmp_path: Path) -> None:
+async def test_a_device_that_fails_is_no_fault_of_the_request(tmp_path: Path) -> None:
     """A publication for which the system has no descriptor left; what was served still is."""
     velo.build(tmp_path / "one.velo", np.eye(8), threads=1, calibrate=False).close()
     keys = tmp_path / "keys.txt"
     keys.write_text(f"admin {'k' * 20}\n")
 
-    async def run() -> None:
-        backend = open_local_backend(tmp_path / "one.velo", threads=1)
-        async with serving(backend, access=Access(str(keys))) as client:
-            client.headers["Authorization"] = f"Bearer {'k' * 20}"
-            asked = {"path": str(tmp_path / "one.velo"), "version": "2"}
-            await asyncio.to_thread(int)  # so that the thread that reads is there
-            free = os.dup(0)
-            os.close(free)
-            before = resource.getrlimit(resource.RLIMIT_NOFILE)
-            try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
-                answer = await client.post("/v1/collections/one/publish", json=asked)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, before)
-            assert checked(answer, 503)["type"] == "DeviceError"
-            assert "Retry-After" in answer.headers
+    backend = open_local_backend(tmp_path / "one.velo", threads=1)
+    async with serving(backend, access=Access(str(keys))) as client:
+        client.headers["Authorization"] = f"Bearer {'k' * 20}"
+        asked = {"path": str(tmp_path / "one.velo"), "version": "2"}
+        await asyncio.to_thread(int)  # so that the thread that reads is there
+        free = os.dup(0)
+        os.close(free)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
             answer = await client.post("/v1/collections/one/publish", json=asked)
-            assert answer.status_code == 200, answer.text
-
-    asyncio.run(run())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert checked(answer, 503)["type"] == "DeviceError"
+        assert "Retry-After" in answer.headers
+        answer = await client.post("/v1/collections/one/publish", json=asked)
+        assert answer.status_code == 200, answer.text

@@ -34,7 +34,7 @@ class Plan:
     piece_bytes: int = PIECE_BYTES
 
 
-def unkind(draw: random.Random) -> Plan:
+def unreliable(draw: random.Random) -> Plan:
     """Draw what befalls the next connection: most are cut sooner or later, some at their first bytes."""
     cut = None
     if draw.random() < 0.85:
@@ -48,7 +48,7 @@ def unkind(draw: random.Random) -> Plan:
     )
 
 
-class Road:
+class Link:
     """Listens where the gateway looks for a shard, and passes on what comes as it is planned.
 
     Parameters
@@ -66,7 +66,7 @@ class Road:
         self._server: asyncio.Server | None = None
         self.port = 0
         #: While it is, connections pass as they are.
-        self.kind = True
+        self.reliable = True
         self.connections = self.cuts = self.overtaken = 0
         self._passed = 0
 
@@ -91,7 +91,7 @@ class Road:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        plan = Plan() if self.kind else unkind(self._draw)
+        plan = Plan() if self.reliable else unreliable(self._draw)
         number = self.connections
         self.connections += 1
         onward: asyncio.StreamWriter | None = None

@@ -1,4 +1,4 @@
-"""Requests beside others: one that hangs up, and one in a hundred that takes a second. Over real sockets."""
+"""A client that disconnects, over real sockets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import uvicorn
 
 from tests.serving.test_faults import VECTORS, Index
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.gateway import create_app
-from velo_serving.protocol.types import SearchRequest
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
 from velo_serving.routing.served import Generation, ServedCollection
@@ -28,11 +26,11 @@ from velo_serving.transport.channel import SocketChannel, at
 from velo_serving.transport.endpoint import abstract_path
 from velo_serving.transport.server import ShardHost, ShardServer
 
-#: DESIGN: the engine is idle of a request so soon after its client has gone.
+#: DESIGN: the engine drops a request within this time after its client has gone.
 IDLE_S = 0.01
 
-#: A machine that does other things has slow moments of its own: the best of some tries tells.
-TRIES = 10
+#: A busy machine has slow moments of its own: one of these tries must be fast.
+TRIES = 30
 
 
 @asynccontextmanager
@@ -67,7 +65,7 @@ def ask(vector: np.ndarray) -> bytes:
     ) + body
 
 
-def test_the_engine_is_idle_once_the_client_has_gone(tmp_path: Path) -> None:
+def test_the_engine_stops_when_the_client_disconnects(tmp_path: Path) -> None:
     index = Index()
     begun = asyncio.Event()
     ended_at: list[float] = []
@@ -101,52 +99,8 @@ def test_the_engine_is_idle_once_the_client_has_gone(tmp_path: Path) -> None:
                     await asyncio.sleep(0.0005)
                 waits.append(ended_at[-1] - gone_at)
                 assert router.shards()[0].calls_in_flight == 0
-        assert min(waits) < IDLE_S, waits
-
-    asyncio.run(run())
-
-
-@pytest.mark.long(
-    guarded_by="tests/serving/test_faults.py::test_a_slow_query_does_not_hold_up_the_light_ones_beside_it"
-)
-def test_light_queries_beside_slow_ones_are_as_fast_as_alone(tmp_path: Path) -> None:
-    """One query in a hundred takes a second; p99 of the others is at most twice what it is without them."""
-    index = Index()
-
-    async def slow(queries: Any) -> None:
-        await asyncio.sleep(1.0 if bool((queries == VECTORS[7]).all(axis=1).any()) else 0.001)
-
-    index.hold = slow
-
-    async def run() -> None:
-        async with gateway(index, tmp_path) as (_, router):
-
-            async def one(row: int) -> float:
-                started = time.monotonic()
-                answer = await router.search(SearchRequest(VECTORS[[row]], 3, timeout_s=10.0))
-                assert answer.hits.ids[0, 0] == row
-                return time.monotonic() - started
-
-            async def p99(slow_too: bool) -> float:
-                tasks, light = [], []
-                for number in range(300):
-                    is_slow = slow_too and number % 100 == 50
-                    tasks.append(asyncio.create_task(one(7 if is_slow else number % 7)))
-                    if not is_slow:
-                        light.append(tasks[-1])
-                    await asyncio.sleep(0.002)
-                took = await asyncio.gather(*tasks)
-                if slow_too:
-                    assert max(took) >= 1.0
-                return float(np.percentile([task.result() for task in light], 99))
-
-            shares = []
-            for _ in range(TRIES):
-                alone = await p99(False)
-                beside = await p99(True)
-                shares.append(beside / alone)
-                if shares[-1] <= 2.0:
+                if waits[-1] < IDLE_S:
                     break
-            assert min(shares) <= 2.0, shares
+        assert min(waits) < IDLE_S, waits
 
     asyncio.run(run())

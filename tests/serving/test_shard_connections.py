@@ -1,4 +1,4 @@
-"""The road to shards on other machines: its ports, its certificates, and who is met there."""
+"""Connections to shards on other machines: ports, certificates, identity of the shard."""
 
 from __future__ import annotations
 
@@ -65,49 +65,43 @@ async def nearest(endpoint: Endpoint, row: int) -> int:
 # ---- ports ----
 
 
-def test_shards_take_the_first_free_port_of_a_range(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            first = taken.getsockname()[1]
-            async with serving(tmp_path, ports=f"{first}-{first + 20}") as endpoint:
-                assert first < endpoint.port <= first + 20
-                assert await nearest(endpoint, 7) == 7
-            with pytest.raises(PortInUseError, match=f"shard 0: of 127.0.0.1 all ports {first}-{first} are"):
-                async with serving(tmp_path, ports=f"{first}-{first}"):
-                    pass
-
-    asyncio.run(scene())
+async def test_shards_take_the_first_free_port_of_a_range(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        async with serving(tmp_path, ports=f"{first}-{first + 20}") as endpoint:
+            assert first < endpoint.port <= first + 20
+            assert await nearest(endpoint, 7) == 7
+        with pytest.raises(PortInUseError, match=f"shard 0: of 127.0.0.1 all ports {first}-{first} are"):
+            async with serving(tmp_path, ports=f"{first}-{first}"):
+                pass
 
 
 @pytest.mark.parametrize("text", ["7100", "7199-7100", "0-10", "7100-70000", "a-b", ""])
-def test_what_is_no_range_of_ports_is_refused_before_anything_starts(text: str, tmp_path: Path) -> None:
+def test_an_invalid_range_of_ports_is_refused_before_anything_starts(text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="a range of ports reads '7100-7199'") as caught:
         Cluster.start(tmp_path, ports=text)
     assert caught.value.argument == "ports"
     assert ports_of("7100-7101") == range(7100, 7102)
 
 
-# ---- who is met there ----
+# ---- identity ----
 
 
-def test_another_shard_at_the_port_is_refused_and_ones_own_is_looked_for(tmp_path: Path) -> None:
+async def test_another_shard_at_the_port_is_refused_and_the_right_one_located(tmp_path: Path) -> None:
     """After two processes of a node have started again, each may have the port of the other."""
 
-    async def scene() -> None:
-        async with serving(tmp_path, "1") as other, serving(tmp_path, "0") as own:
-            with pytest.raises(WrongPlaceError, match="shard 1 listens here, not 0"):
-                await SocketChannel("0", at(other)).health()
-            channel = SocketChannel("0", at(own))
-            channel._endpoint = other  # where it was
-            assert (await channel.health()).n == len(VECTORS)
-            await channel.close()
-
-    asyncio.run(scene())
+    async with serving(tmp_path, "1") as other, serving(tmp_path, "0") as own:
+        with pytest.raises(WrongPlaceError, match="shard 1 listens here, not 0"):
+            await SocketChannel("0", at(other)).health()
+        channel = SocketChannel("0", at(own))
+        channel._endpoint = other  # where it was
+        assert (await channel.health()).n == len(VECTORS)
+        await channel.close()
 
 
-def test_a_shard_is_looked_for_where_it_was_while_nobody_says_where_it_is(tmp_path: Path) -> None:
+def test_the_last_address_of_a_shard_is_tried_until_it_is_located(tmp_path: Path) -> None:
     """As after a cable was pulled: whoever knows where shards are may hear later that it is back."""
 
     async def scene() -> None:
@@ -164,7 +158,7 @@ def machine(folder: Path, authority: Path, made: Path, key: Path) -> str:
 
 
 @LOOPS
-def test_tls_on_the_road(new_loop: Any, tmp_path: Path) -> None:
+def test_shards_and_gateways_verify_certificates_of_each_other(new_loop: Any, tmp_path: Path) -> None:
     made, key = certificate(tmp_path / "own", "good", days=2)
     other, other_key = certificate(tmp_path / "other", "good", days=2)
     old, old_key = certificate(tmp_path / "old", "old", days=-1)
@@ -192,11 +186,8 @@ def test_tls_on_the_road(new_loop: Any, tmp_path: Path) -> None:
     run(new_loop, scene())
 
 
-def test_certificates_that_cannot_be_used_name_their_folder(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with pytest.raises(InvalidArgumentError, match=f"{tmp_path}: cert.pem, key.pem or ca.pem") as caught:
-            async with serving(tmp_path, tls=str(tmp_path)):
-                pass
-        assert caught.value.argument == "tls"
-
-    asyncio.run(scene())
+async def test_certificates_that_cannot_be_used_name_their_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{tmp_path}: cert.pem, key.pem or ca.pem") as caught:
+        async with serving(tmp_path, tls=str(tmp_path)):
+            pass
+    assert caught.value.argument == "tls"

@@ -14,12 +14,13 @@ import pytest
 
 import velo
 from tests.filters.dresses import openai, sql, tree
+from tests.long import count
 from tests.serving.conftest import LIST_SIZE
 from tests.serving.exact_gateway import ARROW, client_of, rows_in_arrow, serving
 from velo.filters import from_dict, from_sql, to_dict
 from velo_serving import open_local_backend
 
-FILTERS = int(os.environ.get("VELO_DRESSED_FILTERS", "1000"))
+FILTERS = count(200, 1000, "VELO_DRESSED_FILTERS")
 TOGETHER = 100
 K = 5
 
@@ -48,7 +49,7 @@ def test_all_syntaxes_pass_the_same_rows(
         np.testing.assert_array_equal(compiler.compile(from_sql(text)).matches(), expected, text)
 
 
-def test_the_dresses_find_the_same(
+def test_all_syntaxes_find_the_same(
     sample: Any, sample_path: Path, sample_index: velo.Index, dressed: list[tuple[Any, dict[str, Any], str]]
 ) -> None:
     async def over_http(starts: range) -> list[tuple[Any, Any]]:
@@ -85,7 +86,7 @@ def test_the_dresses_find_the_same(
     assert empty < len(dressed) / 2 < full + empty  # the filters are neither all empty nor all odd
 
 
-def test_what_is_wrong_with_sql_is_told_with_its_place(sample_path: Path) -> None:
+def test_errors_in_sql_have_a_position(sample_path: Path) -> None:
     async def run() -> list[tuple[int, dict[str, Any]]]:
         told = []
         async with serving(open_local_backend(sample_path, memory="20%", threads=1)) as client:

@@ -1,4 +1,4 @@
-"""A road that delays, cuts and reorders lies between gateway and shards: queries end in time, and right."""
+"""Queries over a link that delays, cuts and reorders end in time, with right answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.long import count
 from tests.serving.exact_gateway import VECTORS, exact, serving
 from tests.serving.fakes import ExactIndex
-from tests.serving.unkind_road import Road
+from tests.serving.unreliable_link import Link
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.routing.backend import Backend
@@ -30,14 +30,14 @@ from velo_serving.transport.server import ShardServer
 
 SHARDS, REPLICAS, K = 2, 2, 7
 
-#: Of a query; and how much later it may be answered where gateway, shards and road share a busy thread.
+#: Of a query; and how much later it may be answered where gateway, shards and link share a busy thread.
 DEADLINE_S, SLACK_S = 1.0, 4.0
 
-#: Until when a kind road must have brought a whole answer.
+#: The time within which a reliable link must bring a whole answer.
 WHOLE_S = 30.0
 
-#: For how long the road is unkind at least, and until when it must have been as unkind as it is meant to be.
-UNKIND_S, UNKIND_MAX_S = 3.0, 60.0
+#: The least time for which the link is unreliable, and the time within which it must have cut enough.
+UNRELIABLE_S, UNRELIABLE_MAX_S = 3.0, 60.0
 
 #: What an answer may be that is none, and how it is called.
 ANNOUNCED = {429: "QueueFullError", 503: "NoShardAnsweredError", 504: "DeadlineExceededError"}
@@ -48,13 +48,13 @@ LIMITS = RouterLimits(probe_interval_s=0.2, probe_down_interval_s=0.02, probe_ti
 
 
 class Scene:
-    """Two shards, a road to each that both of its channels take, and a gateway."""
+    """Two shards, a link to each that both of its channels take, and a gateway."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._seed = seed
         self._stack = AsyncExitStack()
-        self.roads: list[Road] = []
+        self.links: list[Link] = []
         self.router: Router
         self.client: httpx.AsyncClient
 
@@ -68,11 +68,11 @@ class Scene:
             endpoint = await server.start(host="127.0.0.1")
             self._stack.push_async_callback(server.close)
             assert endpoint.host is not None
-            road = Road(self._seed * SHARDS + number, endpoint.host, endpoint.port)
-            await road.start()
-            self._stack.push_async_callback(road.close)
-            self.roads.append(road)
-            there = at(Endpoint("secret", host="127.0.0.1", port=road.port))
+            link = Link(self._seed * SHARDS + number, endpoint.host, endpoint.port)
+            await link.start()
+            self._stack.push_async_callback(link.close)
+            self.links.append(link)
+            there = at(Endpoint("secret", host="127.0.0.1", port=link.port))
             channels.append([SocketChannel(f"{number}/{replica}", there) for replica in range(REPLICAS)])
         self.router = Router("things", channels, limits=LIMITS)
         generation = Generation(len(VECTORS), VECTORS.shape[1], "l2", self.router)
@@ -101,15 +101,15 @@ class Scene:
         return f"{connections} connections, {cuts} cut between bytes, {overtaken} overtaken"
 
     def is_enough(self) -> bool:
-        """Whether the road was not kind by chance."""
+        """Whether the link was unreliable enough."""
         connections, cuts, overtaken = self._sums()
         return connections >= 30 and cuts >= 15 and overtaken >= 1
 
     def _sums(self) -> tuple[int, int, int]:
         return (
-            sum(road.connections for road in self.roads),
-            sum(road.cuts for road in self.roads),
-            sum(road.overtaken for road in self.roads),
+            sum(link.connections for link in self.links),
+            sum(link.cuts for link in self.links),
+            sum(link.overtaken for link in self.links),
         )
 
     async def ask(self, rows: list[int]) -> dict[str, Any] | None:
@@ -142,7 +142,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("turn", range(count(1, 3)))
-def test_queries_end_in_time_and_right_whatever_the_road_does(turn: int, tmp_path: Path) -> None:
+def test_queries_over_an_unreliable_link_are_right_and_in_time(turn: int, tmp_path: Path) -> None:
     seed = int(os.environ.get("VELO_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"VELO_TEST_SEED={seed}")
 
@@ -155,22 +155,22 @@ def test_queries_end_in_time_and_right_whatever_the_road_does(turn: int, tmp_pat
                 await scene.ask_until_whole(row)
             opened = descriptors()
             tasks: list[asyncio.Task[dict[str, Any] | None]] = []
-            for road in scene.roads:
-                road.kind = False
-                road.cut()
+            for link in scene.links:
+                link.reliable = False
+                link.cut()
             began = time.monotonic()
-            while time.monotonic() < began + UNKIND_S or not scene.is_enough():
-                assert time.monotonic() < began + UNKIND_MAX_S, scene.seen()
+            while time.monotonic() < began + UNRELIABLE_S or not scene.is_enough():
+                assert time.monotonic() < began + UNRELIABLE_MAX_S, scene.seen()
                 rows = [draw.randrange(len(VECTORS)) for _ in range(draw.choice([1, 1, 8]))]
                 tasks.append(asyncio.create_task(scene.ask(rows)))
                 if draw.random() < 0.02:
-                    draw.choice(scene.roads).cut()
+                    draw.choice(scene.links).cut()
                 await asyncio.sleep(0.01)
             outcomes = await asyncio.gather(*tasks)
-            # It is kind again: connections of before end, and everything is as it was.
-            for road in scene.roads:
-                road.kind = True
-                road.cut()
+            # It is reliable again: connections of before end, and everything is as it was.
+            for link in scene.links:
+                link.reliable = True
+                link.cut()
             await asyncio.sleep(0.1)
             await scene.all_up()
             for row in range(20):
