@@ -139,7 +139,7 @@ def check_confined(ran: Ran) -> None:
     assert not list(cgroup.ROOT.glob("*/velo-bench-*"))
 
 
-SIZES = ["--limit", "1500", "--queries", "60", "--single", "5"]
+SIZES = ["--limit", "1000", "--queries", "40", "--single", "3"]
 CASES = {
     "report": Case(
         ["velo20", "scaling"],
@@ -209,7 +209,52 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("command", CASES)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report",
+        pytest.param(
+            "hard",
+            marks=pytest.mark.long(guarded_by="tests/bench/test_hard.py::test_truth_under_filters_is_exact"),
+        ),
+        pytest.param(
+            "speed",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_commands.py::test_a_command_measures_and_writes"
+            ),
+        ),
+        pytest.param(
+            "sweep",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_commands.py::test_a_command_measures_and_writes"
+            ),
+        ),
+        pytest.param(
+            "budgets",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_commands.py::test_kept_rows_make_a_page_again"
+            ),
+        ),
+        pytest.param(
+            "filters",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_filters.py::test_truth_that_is_made_is_exact_among_the_rows_that_pass"
+            ),
+        ),
+        pytest.param(
+            "live",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_live.py::test_many_segments_are_compared_with_one"
+            ),
+        ),
+        pytest.param(
+            "confined",
+            marks=pytest.mark.long(
+                guarded_by="tests/bench/test_commands.py::test_kept_rows_make_a_page_again"
+            ),
+        ),
+    ],
+)
 def test_a_command_measures_and_writes(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The one peer that needs no environment of its own: this one has numpy.
     monkeypatch.setattr(install, "interpreter", lambda name, work: Path(sys.executable))
@@ -231,7 +276,7 @@ def test_a_command_measures_and_writes(command: str, tmp_path: Path, monkeypatch
 
 def collection(folder: Path) -> list[str]:
     random = np.random.default_rng(3)
-    vectors = random.standard_normal((2000, 16)).astype(np.float32)
+    vectors = random.standard_normal((800, 16)).astype(np.float32)
     velo.build_collection(folder / "small.velo", vectors, shards=serve_sections.SHARDS, threads=2)
     np.save(folder / "queries.npy", random.standard_normal((600, 16)).astype(np.float32))
     return [str(folder / "small.velo"), str(folder / "queries.npy")]

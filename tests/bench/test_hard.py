@@ -74,7 +74,7 @@ def test_labels_of_equal_rows_have_equal_shares() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_near_and_far_are_told_by_the_metric(metric: str) -> None:
+def test_near_and_far_labels_follow_the_metric(metric: str) -> None:
     dataset = made(metric)
     base = dataset.base
     if metric == "cosine":
@@ -122,7 +122,8 @@ def test_recall_under_filters_counts_ties_and_only_what_could_be_found() -> None
     assert hard_labels.recalls(dataset, dataset.queries, truth, ids).tolist() == [1.0, 0.5, 0.0, 1.0]
 
 
-def test_tags_pass_what_holds_all_of_them() -> None:
+@pytest.mark.long(guarded_by="tests/bench/test_hard.py::test_truth_under_filters_is_exact")
+def test_queries_of_zipf_tags_know_the_rows_that_pass() -> None:
     dataset, columns, cases = hard_filters.zipf_tags()
     tags = columns["tags"].to_pylist()
     assert (dataset.n, len(cases), cases[0].asked, cases[1].asked) == (100_000, 2, 0.9, 0.95)
@@ -132,7 +133,7 @@ def test_tags_pass_what_holds_all_of_them() -> None:
         assert cases[0].rows[query].tolist() == expected
 
 
-def test_what_was_asked_is_told_from_what_it_led_to() -> None:
+def test_requested_and_resulting_options_are_separate() -> None:
     facts = {"expected": {"recall": 0.9, "list_size": 77}}
     by_recall = hard.asked_of(
         {"recall": 0.9, "facts": facts, "open_tuning": {}, "reads": 3, "shared_reads": 2}
@@ -149,7 +150,7 @@ def test_what_was_asked_is_told_from_what_it_led_to() -> None:
 
 
 def test_an_index_of_another_library_is_built_again(tmp_path: Path) -> None:
-    dataset = made("l2", dim=32)
+    dataset = made("l2", n=500, dim=32)
     context = Context(".", str(tmp_path), None, 10, 0, 1, {})
     job = hard._job(dataset, "velo", [])
     path = runs.built_index(context, dataset, job)

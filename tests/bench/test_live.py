@@ -36,6 +36,7 @@ def test_a_turnover_takes_a_tenth_and_brings_as_many(kind: str, context: Context
         before = lives
 
 
+@pytest.mark.long(guarded_by="tests/bench/test_live.py::test_many_segments_are_compared_with_one")
 def test_single_queries_are_timed_around_a_merge(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_sections, "_REST_S", 0.5)
     told = json.loads(json.dumps(live_sections.merge(context)))
@@ -43,7 +44,7 @@ def test_single_queries_are_timed_around_a_merge(context: Context, monkeypatch: 
     assert told["merge_s"][0] < told["merge_s"][1]
 
 
-def test_many_segments_stand_beside_one(
+def test_many_segments_are_compared_with_one(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_many, "_PARTS", (0, 2, 6))
@@ -71,7 +72,7 @@ def test_a_set_of_too_few_rows_is_refused(context: Context) -> None:
         live_many.many(context)
 
 
-def test_a_state_that_something_merged_is_not_measured(context: Context, tmp_path: Path) -> None:
+def test_a_state_changed_by_a_merge_is_not_measured(context: Context, tmp_path: Path) -> None:
     dataset = context.dataset()
     path = live_indexes.fresh_build(context, dataset, np.arange(500), tmp_path / "a.velo")
     live_many.expect(path, [500], 0)

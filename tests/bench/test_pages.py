@@ -63,7 +63,7 @@ def test_results_say_what_was_measured_and_every_file_is_shown() -> None:
     assert nav == {page.name for page in results.glob("*.md")}
 
 
-def test_what_is_wrong_with_results_is_found(tmp_path: Path) -> None:
+def test_faults_of_results_are_found(tmp_path: Path) -> None:
     library = {"commit": "a" * 40, "mode": "ReleaseSafe"}
     row = {"section": "one", "result": {}, "library": library}
     (tmp_path / "README.md").write_text("[a](good.md) [b](other.md) [c](silent.md) [d](bare.md)")
@@ -96,7 +96,9 @@ def test_a_page_names_every_library_and_what_it_measured() -> None:
     assert pages.measured_line([{"section": "failed", "error": "too long"}]) == "Nothing was measured."
 
 
-def test_the_library_is_a_commit_and_a_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_library_has_a_commit_and_a_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*words: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         done = subprocess.run(
@@ -125,7 +127,7 @@ def test_the_library_is_a_commit_and_a_mode(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_library_older_than_its_sources_is_not_that_of_the_commit(tmp_path: Path) -> None:
-    made, source = tmp_path / "velo" / "_native" / "libvelo.so", tmp_path / "zig" / "manifest.zig"
+    made, source = tmp_path / "velo" / "_native" / "libvelo.so", tmp_path / "zig" / "root.zig"
     for at_s, file in enumerate((source, made)):
         file.parent.mkdir(parents=True)
         file.write_text("")
@@ -140,10 +142,12 @@ def test_a_library_older_than_its_sources_is_not_that_of_the_commit(tmp_path: Pa
 
 def context(work: Path, queries: int = 60) -> sections.Context:
     options = {"budgets": ["20%"], "peers": [], "lists": [24, 96], "four_bits": "4+4"}
-    return sections.Context(str(SAMPLE), str(work), 4000, queries, 10, 2, options)
+    return sections.Context(str(SAMPLE), str(work), 1000, queries, 10, 2, options)
 
 
-def test_a_run_measures_what_an_earlier_one_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_measures_only_missing_sections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = context(tmp_path / "work")
     steps = {"disk_ratio": sections.Section("disk_ratio", report.disk_ratio, 60.0)}
     folder = tmp_path / "kept"
@@ -193,7 +197,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_nothing_goes_on_measuring_when_a_run_is_ended(tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_its_measurements(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "report", "--data", SAMPLE, "--work", tmp_path / "work"]
     command += ["--out", tmp_path / "out", "--peers", "none"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

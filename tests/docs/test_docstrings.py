@@ -70,7 +70,7 @@ def test_every_public_name_is_described() -> None:
     assert not {one.path: lacking for one in NAMES if (lacking := faults(one))}
 
 
-def test_what_is_not_described_is_found() -> None:
+def test_missing_descriptions_are_found() -> None:
     def bare(first: int) -> int:
         """Do something.
 
@@ -140,3 +140,18 @@ def test_searches_and_builds_have_examples() -> None:
     shown = {example.name for example in examples()}
     wanted = {"velo.build", "velo.open", "velo.col", "velo.Index.search", "velo.Index.delete", "velo.plans"}
     assert wanted <= shown
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    """A name, its class or its module."""
+    reference = ROOT / "docs" / "reference"
+    listed = set(
+        re.findall(r"^::: (\S+)", "\n".join(one.read_text() for one in reference.glob("*.md")), re.MULTILINE)
+    )
+    assert "velo.Index" in listed
+
+    def is_listed(path: str) -> bool:
+        parts = path.split(".")
+        return any(".".join(parts[:end]) in listed for end in range(2, len(parts) + 1))
+
+    assert [one.path for one in NAMES if not any(map(is_listed, one.paths))] == []

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from markdown.extensions.toc import slugify
 
 from tests.docs.runner import ROOT, blocks_of, matches, run_blocks
 
@@ -76,6 +77,35 @@ def test_includes_bring_what_they_name(tmp_path: Path) -> None:
         (tmp_path / "page.md").write_text(f"```py\n{wrong}\n```\n")
         with pytest.raises(AssertionError, match=r"page.md:2"):
             included(tmp_path / "page.md")
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page: of its headings, and those that it names."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = re.findall(r"\{ *#([\w-]+) *\}|id=\"([\w-]+)\"", text)
+    return {slugify(re.sub(r"[`*]", "", one), "-") for one in headings} | {
+        one for pair in named for one in pair
+    }
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken, links = [], 0
+    for page in DOCS.rglob("*.md"):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w.-]+))?\)", text):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            links += 1
+            file = (page.parent / target).resolve() if target else page
+            if file.suffix == ".md" and "reference" not in file.parts and anchor:
+                found = file.exists() and anchor in anchors(file)
+            else:
+                found = file.exists()
+            if not found:
+                broken.append(f"{page.relative_to(DOCS)}: {target}#{anchor}")
+    assert links > 100
+    assert broken == []
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

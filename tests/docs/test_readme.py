@@ -54,7 +54,7 @@ def test_links_lead_somewhere() -> None:
         assert "://" in target or (ROOT / target).exists(), target
 
 
-def test_it_begins_with_what_works_from_a_checkout_the_install_and_ten_lines() -> None:
+def test_the_readme_begins_with_commands_of_a_checkout_then_installation() -> None:
     _, checkout, _, install, _ = README.split("```", 4)
     assert re.findall(r"\$ (\S+ \w+)", checkout) == ["./dev demo", "./dev test"]
     commands = [line.split("#")[0].strip() for line in install.splitlines()[1:]]
@@ -68,7 +68,7 @@ def test_it_begins_with_what_works_from_a_checkout_the_install_and_ten_lines() -
         assert re.search(rf"^{command}\)", door, flags=re.MULTILINE), command
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     """100 lines, a picture of what was measured and one of the window, a table of five rows."""
     assert len(README.splitlines()) <= 100
     pictures = re.findall(r"!\[[^\]]*\]\((.*?)\)", README)
@@ -77,7 +77,7 @@ def test_it_is_short() -> None:
     assert [len(table.splitlines()) - 2 for table in tables] == [7]
 
 
-def test_its_numbers_are_those_of_the_report() -> None:
+def test_the_numbers_of_the_readme_are_those_of_the_report() -> None:
     """Each row of the table has the numbers of a row of the report."""
     (name,) = set(re.findall(r"docs/results/(report-\w+)\.md", README))
     report = (ROOT / "docs" / "results" / f"{name}.md").read_text().splitlines()

@@ -42,6 +42,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path.relative_to(site): Page(path) for path in site.rglob("*.html")}
 
 
+@pytest.mark.long(guarded_by="tests/docs/test_pages.py::test_links_between_pages_lead_somewhere")
 def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
     """MkDocs checks what pages write; this looks at what came of it, the theme's own links included."""
     broken = []
@@ -63,6 +64,7 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None
     assert not broken
 
 
+@pytest.mark.long(guarded_by="tests/docs/test_pages.py::test_links_between_pages_lead_somewhere")
 def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     assert len(pages) > 30
     away = [f"{path}: {load}" for path, page in pages.items() for load in page.loads if "//" in load]
@@ -72,6 +74,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
         assert not re.search(r"@import|url\(\s*['\"]?(https?:)?//", text), sheet
 
 
+@pytest.mark.long(guarded_by="tests/docs/test_pages.py::test_includes_bring_what_they_name")
 def test_pages_show_the_examples_that_they_include(site: Path) -> None:
     page = re.sub(r"<[^>]+>", "", (site / "howto" / "ray.html").read_text())
     for name in ("ray_job.py", "ray_data_batch.py"):
@@ -83,6 +86,7 @@ def test_pages_show_the_examples_that_they_include(site: Path) -> None:
     assert not [path for path in site.rglob("*.html") if "8 &lt; " in path.read_text()]
 
 
+@pytest.mark.long(guarded_by="tests/docs/test_pages.py::test_links_between_pages_lead_somewhere")
 def test_each_page_has_a_twin_in_markdown_and_guides_are_named(site: Path, pages: dict[Path, Page]) -> None:
     for path in pages.keys() - {Path("404.html")}:
         twin = (site / path.with_suffix(".md")).read_text()
@@ -95,7 +99,8 @@ def test_each_page_has_a_twin_in_markdown_and_guides_are_named(site: Path, pages
     assert "`recall`" in (site / "reference" / "searching.md").read_text()
 
 
-def test_every_public_name_stands_in_the_reference(pages: dict[Path, Page]) -> None:
+@pytest.mark.long(guarded_by="tests/docs/test_docstrings.py::test_the_reference_lists_every_public_name")
+def test_every_public_name_is_shown_in_the_reference(pages: dict[Path, Page]) -> None:
     shown = set().union(*(page.names for path, page in pages.items() if path.parts[0] == "reference"))
     wanted = public_names()
     assert PublicName("velo.Index.search", velo.Index.search) in wanted

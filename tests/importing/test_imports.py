@@ -298,7 +298,7 @@ def test_lancedb_with_several_tables_several_vectors_and_an_index(tmp_path: Path
         assert index.get([0])["metadata.id"].to_pylist() == [3 * (ROWS - 1)]
 
 
-def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+def test_a_refused_import_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(np.random.default_rng(0).bytes(5000))
     (tmp_path / "cut.bin").write_bytes(HNSWLIB.read_bytes()[:5000])
     (tmp_path / "short.bin").write_bytes(HNSWLIB.read_bytes()[:50])

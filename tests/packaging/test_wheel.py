@@ -179,7 +179,7 @@ with velo.build("small.velo", vectors, memory="50%") as index:
 """
 
 
-def test_what_the_wheel_holds_works(wheel_of_this_machine: Path, tmp_path: Path) -> None:
+def test_the_unpacked_wheel_works(wheel_of_this_machine: Path, tmp_path: Path) -> None:
     """With the dependencies of this environment, and nothing of this checkout on the path."""
     with zipfile.ZipFile(wheel_of_this_machine) as archive:
         archive.extractall(tmp_path / "unpacked")
@@ -192,7 +192,7 @@ def test_what_the_wheel_holds_works(wheel_of_this_machine: Path, tmp_path: Path)
     assert answer["file"].startswith(str(tmp_path / "unpacked"))
 
 
-@pytest.mark.long(guarded_by="tests/packaging/test_wheel.py::test_what_the_wheel_holds_works")
+@pytest.mark.long(guarded_by="tests/packaging/test_wheel.py::test_the_unpacked_wheel_works")
 def test_wheel_works_in_a_clean_environment(wheel_of_this_machine: Path, tmp_path: Path) -> None:
     """Only the core dependencies, nothing of this checkout on the path, no compiler and no zig in PATH."""
     folder = tmp_path / "venv"

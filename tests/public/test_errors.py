@@ -44,7 +44,7 @@ def test_an_error_says_what_and_where(kind: type[errors.VeloError]) -> None:
     assert vars(back) == vars(error)
 
 
-def test_what_the_sentence_says_is_not_said_twice() -> None:
+def test_error_messages_do_not_repeat_their_attributes() -> None:
     assert str(errors.CorruptIndexError("page 3 of pages.bin is damaged", file="pages.bin", page=3)) == (
         "page 3 of pages.bin is damaged"
     )
@@ -76,7 +76,7 @@ def test_every_error_has_a_sentence(kind: type[errors.VeloError]) -> None:
         (errors.MissingDependencyError, ImportError),
     ],
 )
-def test_errors_are_what_python_programs_catch(kind: type, builtin: type) -> None:
+def test_errors_derive_from_builtin_exceptions(kind: type, builtin: type) -> None:
     assert issubclass(kind, builtin)
 
 

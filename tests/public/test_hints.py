@@ -104,7 +104,7 @@ def test_vectors_before_the_folder(tmp_path: Path) -> None:
         assert caught.value.argument == "path"
 
 
-def test_what_is_no_index_is_said_plainly(tmp_path: Path) -> None:
+def test_a_folder_without_an_index_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     for name, segment in (("nope", "does not exist"), ("file", "is a file"), ("empty", "no manifest.json")):

@@ -114,7 +114,7 @@ def test_dimensions(tmp_path: Path) -> None:
     assert not (tmp_path / "i").exists()
 
 
-def test_what_takes_several_searches_has_limits_of_its_own() -> None:
+def test_batched_searches_have_their_own_limits() -> None:
     low, high = limit_of("limit")
     assert [check_radius(1.0, low)[1], check_radius(1.0, high)[1]] == [low, high]
     refused("limit", lambda limit: check_radius(1.0, limit), low - 1)
@@ -151,7 +151,7 @@ def test_degrees_to_try() -> None:
 # ---- one set of build options ----
 
 
-def test_what_type_checkers_see_are_the_fields() -> None:
+def test_type_checkers_see_every_field() -> None:
     shown = {one.name: one.type for one in BuildOptions.public_fields()}
     typed = get_type_hints(BuildKeywords)
     assert list(typed) == list(shown)

@@ -39,7 +39,7 @@ def test_a_budget_in_bytes(memory: Any, expected: int) -> None:
     "memory",
     [0, -1, 0.0, 1.5, -0.1, float("nan"), "", "15", "x", "GiB", "-3GiB", "1 PiB", True, [], b"1", "0%"],
 )
-def test_what_is_no_budget(memory: Any) -> None:
+def test_invalid_budgets_are_refused(memory: Any) -> None:
     if memory == "15":
         assert memory_bytes(memory, 1, 1) == 15
         return
@@ -115,7 +115,7 @@ def test_a_search_names_the_argument(argument: str, value: Any) -> None:
     assert caught.value.argument == argument
 
 
-def test_what_reaches_the_library() -> None:
+def test_options_reach_the_native_library() -> None:
     struct = SimpleNamespace()
     fill_search(struct, 5, 0.9, 64, float("inf"), SearchTuning(beam_width=8, sigma=0.3, filter_plan="late"))
     assert struct.k == 5

@@ -196,7 +196,7 @@ def test_metadata_by_id_and_new_columns(both: Any, tmp_path: Path) -> None:
         assert index.count({"color": "red"}) == 3
 
 
-def test_what_says_which_shards_there_are_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_list_of_shards_is_a_typed_error(tmp_path: Path) -> None:
     for text in (
         "{",
         "[]",

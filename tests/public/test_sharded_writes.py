@@ -55,7 +55,7 @@ def held(index: velo.ShardedIndex) -> dict[Any, tuple[int, int]]:
     return found
 
 
-def test_rows_come_change_and_go(named: Any) -> None:
+def test_rows_are_inserted_changed_and_deleted(named: Any) -> None:
     path, of = named
     known = {of(row): row for row in range(ROWS)}
     new = [of(row) for row in range(ROWS, ROWS + 40)]
@@ -105,7 +105,7 @@ def test_rows_come_change_and_go(named: Any) -> None:
         assert {row["id"]: row["price"] for row in index.rows(limit=1000).to_pylist()} == known
 
 
-def test_nothing_is_written_of_what_can_be_refused(named: Any) -> None:
+def test_a_refused_call_writes_nothing(named: Any) -> None:
     path, of = named
     with velo.open(path, writable=True) as index:
         before = held(index)
@@ -155,7 +155,7 @@ def test_a_call_with_a_name_is_done_once(named: Any) -> None:
         assert len(index) == ROWS + 40
 
 
-def test_where_a_shard_fails_the_error_says_which_wrote(named: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_shards_that_wrote(named: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path, of = named
     new = [of(row) for row in range(200, 240)]
     with velo.open(path, writable=True) as index:
@@ -172,7 +172,7 @@ def test_where_a_shard_fails_the_error_says_which_wrote(named: Any, monkeypatch:
         assert len(index) == ROWS + 40
 
 
-def test_rows_that_velo_numbers_come_to_the_last_shard(tmp_path: Path) -> None:
+def test_numbered_rows_are_inserted_into_the_last_shard(tmp_path: Path) -> None:
     with velo.open(built(tmp_path / "c", None), writable=True) as index:
         assert isinstance(index, velo.ShardedIndex)
         done = index.insert(NEW[:3], metadata={"price": [1, 2, 3]})

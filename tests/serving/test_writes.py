@@ -484,6 +484,9 @@ def test_a_reading_server_follows_writes_of_another_process(tmp_path: Path) -> N
             assert client.search(np.eye(4)[2], k=1).ids.tolist() != [2]
 
 
+@pytest.mark.long(
+    guarded_by="tests/serving/test_writes.py::test_a_reading_server_follows_writes_of_another_process"
+)
 def test_reading_replicas_follow_the_writing_one(tmp_path: Path) -> None:
     path = build(tmp_path / "twice.velo", ids=list(range(1000, 1000 + ROWS)), shards=1)
     with (
