@@ -259,7 +259,8 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
 def encode_replies(numbers: Sequence[int], hits: Hits, costs: Costs) -> tuple[bytes, list[bytes]]:
     """Head and body pieces of the replies to several requests, a row each."""
     names, pieces = _pieces_of(hits)
-    head = encode(_Replies(*hits.distances.shape, names))
+    rows, width = hits.distances.shape
+    head = encode(_Replies(rows, width, names))
     return head, [np.array([numbers, *costs], "<i8").tobytes(), *pieces]
 
 
