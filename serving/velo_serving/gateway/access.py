@@ -173,8 +173,8 @@ class Guarded:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = _path_in_app(scope)
-        if scope["type"] != "http" or path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/"):
+        path = _path_in_app(scope) if scope["type"] == "http" else "/"
+        if path in OPEN_PATHS or path.startswith(f"{DOCS_FILES}/"):
             await self._app(scope, receive, send)
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
