@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +21,8 @@ import pyarrow as pa
 import pytest
 
 from tests.serving.exact_gateway import ARROW_TYPE, VECTORS, arrow, exact_backend, serving
+from velo.filters import from_sql
+from velo_serving.gateway import schemas
 from velo_serving.protocol.limits import GatewayLimits
 
 PROGRAM = """
@@ -120,10 +123,17 @@ async def test_sql_that_takes_seconds_to_read_is_refused_at_once(tmp_path: Path)
         assert (await client.post("/v1/search", json=as_dict)).status_code == 400
 
 
-async def test_a_long_filter_does_not_block_the_event_loop(tmp_path: Path) -> None:
+async def test_a_long_filter_does_not_block_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The longest SQL that is taken: while it is read others are answered, and its deadline holds."""
     ors = " OR ".join(f"parity = {number}" for number in range(1_000))[: 15 << 10].rpartition(" OR ")[0]
 
+    def slow(text: str) -> Any:
+        time.sleep(0.5)
+        return from_sql(text)
+
+    monkeypatch.setattr(schemas, "from_sql", slow)
     async with serving(exact_backend(tmp_path), limits=GatewayLimits()) as client:
         late = asyncio.create_task(
             client.post("/v1/search", json={"vector": VECTORS[0].tolist(), "filter": ors, "timeout_ms": 1})
@@ -136,7 +146,7 @@ async def test_a_long_filter_does_not_block_the_event_loop(tmp_path: Path) -> No
         answer = await late
         assert answer.status_code == 504, answer.text
         assert "deadline" in answer.json()["error"]["message"]
-        # Read on the loop, it would let one or two through, before and behind it.
+        # Read on the event loop, it would let one or two through, before and after it.
         assert answered >= 6
 
 

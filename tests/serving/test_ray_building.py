@@ -230,7 +230,7 @@ def test_a_store_takes_shards_and_each_node_stages_and_verifies_them(
     shutil.rmtree(tmp_path / "store" / "photos.velo" / "shard-00000")
     for shard in open_shards(collection, threads=1):
         shard.close()
-    with pytest.raises(InvalidArgumentError, match="only read"):
+    with pytest.raises(InvalidArgumentError, match="read-only"):
         open_shards(collection, threads=1, writable=True)
 
 

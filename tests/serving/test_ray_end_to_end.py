@@ -412,7 +412,7 @@ def test_a_gateway_over_actors_publishes(
             assert (gone.status_code, gone.json()["error"]["type"]) == (422, "PublicationError")
             assert {place.generation for place in places_of("magazines")} == {2}
             with pytest.raises(
-                SupersededError, match="generation 1 of magazines is served no more"
+                SupersededError, match="generation 1 of magazines is no longer served"
             ) as caught:
                 await owner.locate(Place("magazines", 1, "0", 0))
             assert caught.value.generation == 2
@@ -481,7 +481,7 @@ def test_a_gateway_that_missed_a_publication_asks_ray_and_follows(local_ray: Non
             await backend.close()
 
     async def superseded(cluster: Cluster) -> int:
-        with pytest.raises(SupersededError, match="generation 1 of papers is served no more") as caught:
+        with pytest.raises(SupersededError, match="generation 1 of papers is no longer served") as caught:
             await cluster.locate(Place("papers", 1, "0", 0))
         return caught.value.generation
 
