@@ -141,9 +141,9 @@ class Events:
         return [pids[f"{shard}/{0 if 'writes' in what else 1}"]]
 
     def _publish(self) -> None:
-        warm_start, number = self.ledger.serving
+        previous, number = self.ledger.serving
         self.ledger.serving = (None, number)
-        build = self.builds[0 if warm_start == self.builds[1].name else 1]
+        build = self.builds[0 if previous == self.builds[1].name else 1]
         self._version = f"{build.name}-{number + 1}"
         with self.connect() as client:
             client.publish(build.path, self._version)

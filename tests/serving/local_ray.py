@@ -27,7 +27,7 @@ class LocalRay:
         """Be connected to it."""
         if self._running:
             return
-        warm_start = os.environ.get("VELO_CACHE")
+        previous = os.environ.get("VELO_CACHE")
         os.environ["VELO_CACHE"] = str(self._cache)  # where its tasks stage shards, apart from the tests' own
         try:
             ray.init(
@@ -41,10 +41,10 @@ class LocalRay:
                 labels={"disks": "here"},
             )
         finally:
-            if warm_start is None:
+            if previous is None:
                 del os.environ["VELO_CACHE"]
             else:
-                os.environ["VELO_CACHE"] = warm_start
+                os.environ["VELO_CACHE"] = previous
         self._running = True
 
     def stop(self) -> None:

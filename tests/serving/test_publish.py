@@ -153,12 +153,12 @@ def restarted_gateways_serve(served: Served, version: str) -> None:
 
 async def test_a_gateway_that_missed_a_publication_finds_the_next_version(first: Path, second: Path) -> None:
     shards = open_processes(first, threads=1)
-    warm_start, processes = shards.records[0], shards.shards["books"]
+    previous, processes = shards.records[0], shards.shards["books"]
     try:
         await shards.exchange("books", str(second), "two")
         for one in processes:
             await asyncio.to_thread(one.close)
-        served = served_collection(warm_start, shards)
+        served = served_collection(previous, shards)
         await served.start()
         try:
             end = time.monotonic() + 30
