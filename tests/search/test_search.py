@@ -577,3 +577,16 @@ def test_pickling_opens_again(sample: Any, sample_index: velo.Index) -> None:
         assert np.array_equal(
             again.search(sample.queries[:5]).ids, sample_index.search(sample.queries[:5]).ids
         )
+
+
+def test_pickles_of_earlier_versions_find_their_classes() -> None:
+    """A pickle names the module of its class."""
+    hits = ("Expectation", "GroupedResult", "RangeResult", "SearchResult")
+    modules = dict.fromkeys(hits, "velo.results.hits")
+    modules |= {"Explanation": "velo.results.explanation", "Written": "velo.results.written"}
+    modules |= {
+        "Index": "velo.index.index",
+        "ShardedIndex": "velo.index.sharded",
+        "NotAnIndexError": "velo.errors",
+    }
+    assert {name: getattr(velo, name).__module__ for name in modules} == modules

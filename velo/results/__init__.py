@@ -9,12 +9,12 @@ from velo.results.hits import (
     RangeResult,
     SearchResult,
     Served,
-    Written,
     fused,
     html_table,
     kept_text,
     size_text,
 )
+from velo.results.written import Written
 
 __all__ = [
     "Expectation",
