@@ -22,7 +22,7 @@ def test_local_search(root: Path, tmp_path: Path) -> None:
     assert load(root, "local_search").main(tmp_path) >= 0.95
 
 
-@pytest.mark.long(guarded_by="tests/public/test_examples.py::test_local_search")
+@pytest.mark.long(guarded_by="tests/filters/test_plans.py::test_the_gate_reads_what_passes")
 def test_filtered_search(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load(root, "filtered_search").main(tmp_path)
     assert "rare:" in capsys.readouterr().out
