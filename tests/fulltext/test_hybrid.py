@@ -147,15 +147,14 @@ def check(
 
 
 N = 700
+QUICK: dict[str, Any] = {"text": "text", "store_vectors": True, "threads": 1, "calibrate": False}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[velo.Index]:
     path = tmp_path_factory.mktemp("words") / "a.velo"
     table = pa.table({"text": pa.array(texts_of(N)), "number": range(N)})
-    with velo.build(
-        path, vectors_of(N), metadata=table, text="text", store_vectors=True, threads=1, calibrate=False
-    ) as index:
+    with velo.build(path, vectors_of(N), metadata=table, **QUICK) as index:
         yield index
 
 
@@ -265,9 +264,7 @@ def test_a_built_index_that_is_written_to(tmp_path: Path) -> None:
     """Its words go with it into the segment that it becomes."""
     path, texts, vectors = tmp_path / "a.velo", texts_of(N), vectors_of(N)
     table = {"text": pa.array(texts[:400], pa.string())}
-    velo.build(
-        path, vectors[:400], metadata=table, text="text", store_vectors=True, threads=1, calibrate=False
-    ).close()
+    velo.build(path, vectors[:400], metadata=table, **QUICK).close()
     made = (path / "columns.words").stat().st_ino
     alive = np.ones(N, bool)
     with velo.open(path, writable=True, threads=1) as index:
@@ -294,10 +291,7 @@ def test_shards_find_as_one_index(tmp_path: Path) -> None:
         vectors,
         shards=3,
         metadata=table,
-        text="text",
-        store_vectors=True,
-        threads=1,
-        calibrate=False,
+        **QUICK,
     )
     with velo.open(tmp_path / "a.velo", writable=True) as index:
         check(index, texts, vectors, np.ones(N, bool))
@@ -311,15 +305,7 @@ def test_blocks_of_rows_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(words_file, "_AT_ONCE", 10)
     texts, vectors = texts_of(N), vectors_of(N)
     table = {"text": pa.array(texts, pa.string())}
-    with velo.build(
-        tmp_path / "a.velo",
-        vectors,
-        metadata=table,
-        text="text",
-        store_vectors=True,
-        threads=1,
-        calibrate=False,
-    ) as index:
+    with velo.build(tmp_path / "a.velo", vectors, metadata=table, **QUICK) as index:
         check(index, texts, vectors, np.ones(N, bool))
 
 
@@ -327,15 +313,7 @@ def test_blocks_of_rows_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_other_types_of_text(tmp_path: Path, kind: Any) -> None:
     texts, vectors = texts_of(200), vectors_of(200)
     table = pa.table({"text": pa.array(texts, pa.string()).cast(kind)})
-    with velo.build(
-        tmp_path / "a.velo",
-        vectors,
-        metadata=table,
-        text="text",
-        store_vectors=True,
-        threads=1,
-        calibrate=False,
-    ) as index:
+    with velo.build(tmp_path / "a.velo", vectors, metadata=table, **QUICK) as index:
         check(index, texts, vectors, np.ones(200, bool))
 
 
@@ -429,10 +407,7 @@ def test_other_metadata_has_other_words(tmp_path: Path) -> None:
         tmp_path / "a.velo",
         vectors,
         metadata={"text": ["before"] * 200},
-        text="text",
-        store_vectors=True,
-        threads=1,
-        calibrate=False,
+        **QUICK,
     ) as index:
         assert index.search(vectors[0], 5, text="before", fusion=velo.RRF(vectors=0)).counts[0] == 5
         index.set_metadata({"number": range(200), "text": pa.array(texts, pa.string())})

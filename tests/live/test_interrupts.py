@@ -48,7 +48,7 @@ def _flush_here(index: velo.Index) -> None:
 
 
 def _optimize_here(index: velo.Index) -> None:
-    """What the segments' own thread does, in this one."""
+    """Run the work of the background thread for segments in this thread."""
     compactor = index._folders[0].compactor
     assert compactor is not None
     compactor._merge_all(compactor._how(compactor._segments_worker, 0, gives_way=False))

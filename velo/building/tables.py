@@ -1,4 +1,4 @@
-"""What a build is given: vectors, ids and metadata, queries to measure with, and a report of progress."""
+"""Inputs of a build: vectors, ids, metadata, queries for calibration, and the progress report."""
 
 from __future__ import annotations
 

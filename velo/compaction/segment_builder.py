@@ -44,8 +44,8 @@ class How:
     `nice`: The nice value of the threads that link and place.
     `gives_way`: They run while processors are idle.
     `leaves_room`: In the background: it leaves a share of the budget to the other kind.
-    `is_beside`: A merge runs at the same time: a quarter of the threads, each of which takes memory beside
-      the budget.
+    `is_beside`: A merge runs at the same time. The build gets a quarter of the threads, because each thread
+      takes memory outside the budget.
     `takes_rest`: It takes what others leave of the budget, without waiting.
     """
 

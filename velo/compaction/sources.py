@@ -263,7 +263,7 @@ class MergeCheckpoint:
 
     @classmethod
     def find(cls, index: Path) -> MergeCheckpoint | None:
-        """The merge that was begun in an index; what is left of others, or is damaged, is removed."""
+        """The merge that an index can resume; leftovers of other merges and damaged ones are removed."""
         ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
         files = sorted((path for path in ours if path.suffix == ".json"), reverse=True)
         found = next((one for one in map(cls._read, files) if one is not None), None)
@@ -394,7 +394,7 @@ class LargeRows(GivenRows):
         super().__init__(len(given if kept is None else kept), kind, column, request, upsert=upsert)
         self.shape = shape
         self.vectors = given if kept is None else CallVectors(vectors, shape, kept)
-        # An index may have columns of which there are none.
+        # The schema of an index may be empty.
         has_columns = table is not None and len(shape.schema) > 0
         self.metadata = as_given(table.columns, shape.schema) if has_columns else None
 

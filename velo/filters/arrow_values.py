@@ -66,7 +66,7 @@ def valid_of(array: Any) -> AnyArray:
 
 
 def truths_of(array: Any) -> AnyArray:
-    """An Arrow array of bools as an array of bool; what is null is False."""
+    """An Arrow array of bools as an array of bool; null becomes False."""
     if len(array) == 0:
         return np.zeros(0, bool)
     return bits_of(array.buffers()[1], array.offset, len(array)).astype(bool) & valid_of(array)

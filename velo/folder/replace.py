@@ -27,7 +27,7 @@ from velo.folder.stored import system_failure
 
 #: Exists in a folder under construction, locked by its build (zig/src/index/folder.zig).
 MARKER: Final = "building"
-#: Files of ours that no manifest names: work, and what was about to take its name.
+#: Files of velo that no manifest names: work files, and files before their final rename.
 _WORK: Final = re.compile(
     r"(codes|points|vectors|encode|graph|parts|partitions|lists|placed_lists|placement|written)\.work(\.tmp)?"
     r"|(manifest\.json|vectors\.bin)\.tmp|(ids\.arrow|collection\.json)\.part"
@@ -49,7 +49,7 @@ def is_metadata(name: str) -> bool:
 
 
 def is_work(name: str) -> bool:
-    """Whether this is the name of what a build works with, or was about to name."""
+    """Whether this is the name of a work file of a build, or of a file before its final rename."""
     return _WORK.fullmatch(name) is not None
 
 

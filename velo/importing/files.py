@@ -71,7 +71,7 @@ def metric_of(asked: Asked, told: str | None) -> Any:
 
 
 def file_of(asked: Asked) -> Path:
-    """The file of an index; FormatError if there is none."""
+    """The file of an index; FormatError if it does not exist."""
     path = Path(asked.source)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"

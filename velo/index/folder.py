@@ -235,7 +235,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
     """The result of :meth:`velo.Index.info` for one folder."""
     segments = view.segments
     infos = [segment.info() for segment in segments]
-    # Where segments differ the largest is described.
+    # If segments differ, the largest is described.
     info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
     is_built = folder.is_built
     memory = {
@@ -385,7 +385,7 @@ def _verify(folder: Path) -> int:
     check_is_folder(folder)
     pages = _native.ffi.new("uint64_t *")
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
-    # What the library does not read: ids and metadata.
+    # Ids and metadata, which the library does not read.
     opened = OpenedFolder(folder)
     if not is_live(opened.at):
         _CheckedSegment(opened.at)

@@ -240,7 +240,7 @@ class Request(Answer):
     # ---- failures
 
     def failure(self, status: int, row: int | None = None) -> VeloError:
-        """The exception for a call that ended with `status`, from what the library wrote for each query."""
+        """The exception for a call that ended with `status`, from the library's record for each query."""
         if row is None:
             failed = np.flatnonzero(self.statuses == status)
             row = int(failed[0]) if len(failed) else None

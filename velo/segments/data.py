@@ -1,4 +1,4 @@
-"""Live data in the library's hands: the folder's handle, its segments, and what a search sees of them."""
+"""Live data of a folder: its native handle, its open segments, and the view that a search gets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LiveData:
     Which rows and segments there are only the library knows: what is kept here is looked up by what it says,
     so an exception at any place leaves nothing behind that is not so.
 
-    `delta_bytes`: What rows that no segment holds may take; 0: 64 MiB.
+    `delta_bytes`: Limit of the memory of the delta; 0: 64 MiB.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class LiveData:
         #: Where the library puts the handle, and from where it takes it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_live **"), _native.lib.velo_live_close)
         _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
-        #: What rows that no segment holds may take.
+        #: Limit of the memory of the delta.
         self.delta_bytes_max = int(self.info().delta_bytes_max)
-        #: By name what is open: all segments that the library has, and at times one that it is about to get,
-        #: or had. Of each the ids, which the library borrows. What was built is the first segment to come.
+        #: Open segments by name, including one being added or removed, with the ids that the library borrows.
+        #: The files of a built index have the name of its first segment.
         self._opened: dict[str, tuple[Segment, NativeIds]] = {}
         self._stretches: DeltaStretches | None = None
         self._columns = LiveColumns()

@@ -82,7 +82,7 @@ class NativeView:
     def asked(
         self, first: int, recall: float, list_size: int, masks: Sequence[AnyArray | None]
     ) -> tuple[Any, Any]:
-        """A ``velo_delta``, and what is to be kept as long as it is.
+        """A ``velo_delta``, and the objects that must outlive it.
 
         `recall`: 1: every row is measured. Below, at least 0.99 of the nearest are found.
         `list_size`: Candidates that a walk keeps at least; 0: as many as the recall takes.

@@ -93,7 +93,7 @@ def write_file(url: str, content: bytes) -> None:
 
 
 def send_folder(folder: Path, url: str) -> None:
-    """Copy the files of an index into a store, the manifest last, replacing what is there."""
+    """Copy the files of an index into a store, the manifest last; existing files are replaced."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     names.sort(key=lambda name: name == MANIFEST_FILE)
     with _store(url) as (system, path):

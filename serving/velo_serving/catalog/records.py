@@ -21,7 +21,7 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class CollectionRecord:
-    """A collection; ``generation`` counts what was published under its name."""
+    """A collection; ``generation`` counts the versions published under its name."""
 
     name: str
     n: int

@@ -156,7 +156,7 @@ def administration(backend: Backend, has_keys: bool) -> tuple[Operation, ...]:
         ),
         Operation(
             "snapshot",
-            "Copy what is served now to another folder",
+            "Copy the served version to another folder",
             SnapshotBody,
             SnapshotAnswer,
             SNAPSHOT_ERRORS,

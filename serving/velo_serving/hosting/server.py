@@ -88,7 +88,7 @@ def run(
     *,
     signals: Sequence[int] = (signal.SIGINT, signal.SIGTERM),
 ) -> None:
-    """Serve a backend at a bound socket until one of some signals, of which SIGTERM drains."""
+    """Serve a backend at a bound socket until a signal arrives; SIGTERM drains it first."""
     how = options or ServeOptions()
     who = access_of(how)
     provider = provider_of_environment()

@@ -11,7 +11,7 @@ from velo_serving.protocol.types import Failure, Hits, ShardReply
 
 
 class Span(Protocol):
-    """A span with attributes, of which None is skipped; a reason makes its end a failure."""
+    """A span with attributes; None values are skipped. A reason marks it as failed."""
 
     def note(self, **attributes: Any) -> None: ...
     def end(self, failure: str = "") -> None: ...

@@ -166,7 +166,7 @@ def merge_groups(parts: Sequence[Hits], k: int, group_size: int) -> Hits:
 
 
 def thin_groups(parts: Sequence[Hits], merged: Hits, request: SearchRequest) -> tuple[tuple[int, Any], ...]:
-    """The (query, value) of merged groups of which some part may have nearer rows than are known.
+    """The (query, value) pairs of merged groups that may have nearer rows in some part.
 
     A part shows the nearest rows of its groups, and all its groups if they are fewer than k. Otherwise the
     rows of a missing group are farther than the nearest row of its last group.

@@ -379,7 +379,7 @@ pub fn Live(comptime Store: type) type {
             self.begun = true;
         }
 
-        // ---- what a segment's files hold ----
+        // ---- contents of a segment's files ----
 
         /// The row that has this id and is not gone.
         pub fn find_row(self: *Self, asked: Ids, row: usize, diagnostic: *Diagnostic) Error!?Row {
@@ -1214,7 +1214,7 @@ pub fn Live(comptime Store: type) type {
             try self.check_kind_of_rows(&given, diagnostic);
             const numbered = given.is_numbered();
             if (!numbered and (!given.is_upsert or given.kind == .row)) {
-                // It is looked at again when the segment is there; but who cannot come now need not make one.
+                // Checked again once the segment exists; a call that is refused now needs none.
                 var pending_delete: std.ArrayList(Row) = .empty;
                 defer pending_delete.deinit(self.allocator);
                 defer self.put_back(pending_delete.items);
@@ -1476,8 +1476,8 @@ pub fn Live(comptime Store: type) type {
             self.show_all();
         }
 
-        /// Also where the log holds nothing new; no sync is under way. `given` and `delta` are what the manifest is to hold. They may be
-        /// others than views see: once this has returned, whoever called it shows them, and with them all that was written.
+        /// Also writes if the log holds nothing new; no sync is under way. The manifest gets `given` and `delta`, which may differ
+        /// from those that views see: the caller publishes them, and with them all writes, once this has returned.
         fn write_new_manifest(self: *Self, given: []Segment, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);

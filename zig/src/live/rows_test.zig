@@ -206,7 +206,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     try writer.expect_delta(&.{ 3, 6, 5 }, &.{ 0.25, 0.25, 0.75 });
     after.release();
 
-    // Segment and delta into one; of what the view saw one row goes.
+    // Segment and delta become one segment; one row of the view is deleted meanwhile.
     const all = try writer.live.take_view();
     defer all.release();
     try std.testing.expectEqual(3, all.segments[0].deleted.?.count());

@@ -49,7 +49,7 @@ pub const Kind = enum(u32) {
     delete = 1,
     /// Rows that are new, or take the place of those with the same ids (rows.zig).
     rows = 2,
-    /// Such a record of an earlier log, whose rows no segment holds yet: what it did to others the new manifest knows.
+    /// Such a record of an earlier log, whose rows are in no segment yet; the new manifest has its deletions.
     carried = 3,
     /// Which of the rows carried over are gone: their numbers, four bytes each.
     buried = 4,

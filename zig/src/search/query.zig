@@ -101,7 +101,7 @@ pub const State = union(enum) {
     ranked: Ranked,
     disk: Walk,
     drain,
-    /// Codes have said what they can here; those of other segments have not yet.
+    /// All codes of this segment are evaluated; those of other segments are not yet.
     coded,
     rescore: rescoring.Rescoring,
     every: rescoring.Every,

@@ -5,7 +5,7 @@
 //! pages are asked for at once, and subsearches with links in memory go on together once all of them are there. A subsearch with
 //! links on disk goes on with whatever arrives for it, as it would alone.
 //!
-//! A subsearch that is alone is stepped as it is: nothing here changes what it does.
+//! A single subsearch is stepped directly, without any of this.
 const std = @import("std");
 const builtin = @import("builtin");
 const index = @import("index");
@@ -36,7 +36,7 @@ pub const SegmentSearches = struct {
     }
 };
 
-/// Tells each of several segments what it is among them. The largest, which holds most answers, comes first.
+/// Assigns each of several segments its role. The largest, which holds most answers, comes first.
 pub fn introduce(segments: []job_file.JobSegment) void {
     var largest: usize = 0;
     var on_disk: u32 = 0;
@@ -139,7 +139,7 @@ pub fn is_complete(subsearches: SegmentSearches) bool {
     return true;
 }
 
-/// A walk over links on disk knows late how near the nearest are: until then others would read for what is farther.
+/// A traversal of links on disk finds the nearest late: until then the other subsearches would read pages of farther rows.
 fn is_early(subsearches: SegmentSearches, number: usize) bool {
     if (number == 0) return false;
     const first = &subsearches.at(0).search;
@@ -151,7 +151,7 @@ fn is_due(subsearch: *const SegmentSearch, together: bool) bool {
     return if (subsearch.waits_for_all()) together else subsearch.due;
 }
 
-/// Codes have said what they can in all segments: what may be among the k nearest of all is scored from its vector.
+/// All codes are evaluated in all segments: candidates for the k nearest of all are scored by their vectors.
 fn step_exact(subsearches: SegmentSearches, k: u32) query_file.PageError!void {
     for (0..subsearches.count()) |i| {
         const search = &subsearches.at(i).search;
@@ -200,7 +200,7 @@ fn reach(subsearches: SegmentSearches, k: u32) Reach {
     return .{ .distance = last, .is_full = is_full };
 }
 
-/// Of what a subsearch knows the distance at that place, from 0 on.
+/// The distance at that rank among the results of a subsearch; ranks begin at 0.
 fn nth(search: *const query_file.Search, is_full: bool, place: u32) ?f32 {
     if (is_full) return if (place < search.results.len) search.results.slice()[place].distance else null;
     const estimated = search.candidates();

@@ -25,7 +25,7 @@ pub const Running = struct {
     }
 };
 
-/// A job over one segment, and who waits for its end.
+/// A job over one segment, and its waiting caller.
 pub const Call = struct {
     job: search.Job,
     segment: search.JobSegment,
