@@ -50,35 +50,19 @@ def open_bin(path: PathLike, dtype: np.dtype[Any]) -> RawSource:
     return RawSource(path, shape=(rows, dim), dtype=dtype, offset=8)
 
 
-class VecsSource(RawSource):
-    """Rows of a TEXMEX file; each row's own length is checked as it is read."""
-
-    def view(self, buffer: AnyArray, count: int, row: int) -> AnyArray:
-        lengths = np.ndarray((count,), "<i4", buffer, strides=(self.row_bytes,))
-        wrong = np.flatnonzero(lengths != self.shape[1])
-        if len(wrong):
-            at = row + int(wrong[0])
-            raise self.malformed(
-                f"row {at} says {int(lengths[wrong[0]])} dimensions, the first row says {self.shape[1]}",
-                position=at * self.row_bytes,
-                row=at,
-            )
-        return super().view(buffer, count, row)
-
-
-def open_vecs(path: PathLike, dtype: np.dtype[Any]) -> VecsSource:
+def open_vecs(path: PathLike, dtype: np.dtype[Any]) -> RawSource:
     """Open a TEXMEX file whose elements are `dtype`."""
     size = os.stat(path).st_size
-    probe = VecsSource(path, shape=(0, 0), dtype=dtype, offset=0, row_header=4)
+    probe = RawSource(path, shape=(0, 0), dtype=dtype, offset=0, has_row_dims=True)
     if size == 0:
-        return VecsSource(path, shape=(0, 1), dtype=dtype, offset=0, row_header=4)
+        return RawSource(path, shape=(0, 1), dtype=dtype, offset=0, has_row_dims=True)
     if size < 4:
         raise probe.malformed(f"the first row's length takes 4 bytes, the file has {size}", position=size)
     with open(path, "rb") as file:
         dim = int(np.frombuffer(file.read(4), "<i4")[0])
     if not 1 <= dim <= DIM_MAX:
         raise probe.malformed(f"the first row says {dim} dimensions", position=0)
-    source = VecsSource(path, shape=(0, dim), dtype=dtype, offset=0, row_header=4)
+    source = RawSource(path, shape=(0, dim), dtype=dtype, offset=0, has_row_dims=True)
     rows, rest = divmod(size, source.row_bytes)
     if rest:
         raise probe.malformed(
@@ -86,7 +70,7 @@ def open_vecs(path: PathLike, dtype: np.dtype[Any]) -> VecsSource:
             f"{rest} bytes are left over",
             position=rows * source.row_bytes,
         )
-    return VecsSource(path, shape=(rows, dim), dtype=dtype, offset=0, row_header=4)
+    return RawSource(path, shape=(rows, dim), dtype=dtype, offset=0, has_row_dims=True)
 
 
 def open_npy(path: PathLike) -> Source:

@@ -201,9 +201,9 @@ class FileSource(Source):
 
 
 class RawSource(FileSource):
-    """Rows of fixed size behind a header, each with `row_header` bytes before its elements.
+    """Rows of fixed size behind a header, read with plain reads: a mapping counts as resident memory.
 
-    They are read with plain reads into one buffer, not mapped: a mapping counts as resident memory.
+    `has_row_dims`: Each row begins with its own dimension as an int32, which is checked as it is read.
     """
 
     def __init__(
@@ -213,18 +213,18 @@ class RawSource(FileSource):
         shape: tuple[int, int],
         dtype: np.dtype[Any],
         offset: int,
-        row_header: int = 0,
+        has_row_dims: bool = False,
     ) -> None:
         super().__init__(path)
         self._shape = shape
         self._dtype = dtype
         self.offset = offset
-        self.row_header = row_header
+        self._header_bytes = 4 if has_row_dims else 0
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row in the file, with its header."""
-        return self.row_header + self._shape[1] * self._dtype.itemsize
+        return self._header_bytes + self._shape[1] * self._dtype.itemsize
 
     def slices(self, rows: int, start: int, stop: int) -> Iterator[AnyArray]:
         rows = min(rows, stop - start)
@@ -242,15 +242,25 @@ class RawSource(FileSource):
                     if not got:
                         raise self.malformed("the file ended early", position=file.tell())
                     filled += got
-                yield self.view(buffer, count, row)
+                yield self._elements(buffer, count, row)
 
-    def view(self, buffer: AnyArray, count: int, row: int) -> AnyArray:
+    def _elements(self, buffer: AnyArray, count: int, row: int) -> AnyArray:
         """The elements of the first `count` rows in `buffer`; `row` is the number of the first."""
+        if self._header_bytes:
+            dims = np.ndarray((count,), "<i4", buffer, strides=(self.row_bytes,))
+            wrong = np.flatnonzero(dims != self._shape[1])
+            if len(wrong):
+                at = row + int(wrong[0])
+                raise self.malformed(
+                    f"row {at} says {int(dims[wrong[0]])} dimensions, the first row says {self._shape[1]}",
+                    position=at * self.row_bytes,
+                    row=at,
+                )
         rows: AnyArray = np.ndarray(
             (count, self._shape[1]),
             self._dtype,
             buffer,
-            offset=self.row_header,
+            offset=self._header_bytes,
             strides=(self.row_bytes, self._dtype.itemsize),
         )
         return rows
