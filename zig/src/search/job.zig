@@ -170,6 +170,8 @@ pub const JobSegment = struct {
     filters: []const ?*const filter_room.Filter = &.{},
     parameters: Parameters,
     role: Request.Role = .none,
+    /// Of the rows of all segments.
+    share: f32 = 1,
     /// Links on disk: pages that a query holds at most, of those that it may hold over all segments.
     held_max: u32 = RecentPages.max,
 
@@ -245,6 +247,7 @@ pub const Job = struct {
             .parameters = segment.parameters,
             .filter = segment.filter_of(query),
             .role = segment.role,
+            .share = segment.share,
             .held_max = segment.held_max,
             .excluded = if (self.excluded) |excluded| excluded[at] else Request.excluded_none,
         };

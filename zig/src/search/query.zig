@@ -75,6 +75,8 @@ pub const Request = struct {
     excluded: u32 = excluded_none,
     /// Searches of other segments answer the same query (segments.zig).
     role: Role = .none,
+    /// Of the rows of all segments.
+    share: f32 = 1,
     held_max: u32 = RecentPages.max,
 
     pub const Role = enum {
@@ -678,14 +680,17 @@ const Within = struct {
 /// Entry points that a search starts at.
 const best_max = 8;
 const centers_looked_max = 64;
+/// The entry points of a search are divided among segments by their rows; each segment has at least so many.
+const entries_least = 64;
 
 fn enter_graph(search: *Search) void {
     const shared = search.shared;
     var centers: shared_file.Centers = .init(shared.center_norms2, &search.query.terms);
     var looked: u32 = 0;
+    const most = @max(entries_least, @as(u32, @intFromFloat(search.request.share * shared_file.entries_looked)));
     var best: Best = .init(search.list.kernels);
     for (0..centers_looked_max) |_| {
-        if (looked >= shared_file.entries_looked) break;
+        if (looked >= most) break;
         const center = centers.next() orelse break;
         const at = shared.entry_starts[center];
         const end = shared.entry_starts[center + 1];

@@ -40,8 +40,11 @@ pub const SegmentSearches = struct {
 pub fn introduce(segments: []job_file.JobSegment) void {
     var largest: usize = 0;
     var on_disk: u32 = 0;
+    var rows: f32 = 0;
+    for (segments) |*one| rows += @floatFromInt(one.segment.shared.reader.n());
     for (segments, 0..) |*one, i| {
         one.role = .smaller;
+        one.share = @as(f32, @floatFromInt(one.segment.shared.reader.n())) / rows;
         on_disk += @intFromBool(one.segment.shared.plan == .links_on_disk);
         if (one.segment.shared.reader.n() > segments[largest].segment.shared.reader.n()) largest = i;
     }
@@ -49,7 +52,7 @@ pub fn introduce(segments: []job_file.JobSegment) void {
     segments[0].role = .largest;
     for (segments) |*one| one.held_max /= @max(1, on_disk);
     for (segments[1..]) |*one| accompany(&one.parameters, &segments[0].parameters);
-    widen(&segments[0], segments[1..]);
+    widen(&segments[0]);
 }
 
 /// Measurements of the largest segment hold for all: a list that finds so many among more rows finds as many among fewer,
@@ -66,13 +69,10 @@ fn accompany(own: *Parameters, largest: *const Parameters) void {
 
 /// The bound that others know may leave out what the largest segment alone would have read: the more of the rows they hold, and
 /// the fewer answers there are.
-fn widen(largest: *job_file.JobSegment, others: []const job_file.JobSegment) void {
+fn widen(largest: *job_file.JobSegment) void {
     const own = &largest.parameters;
     if (!own.sigma_by_plan) return;
-    var beside: f32 = 0;
-    for (others) |*one| beside += @floatFromInt(one.segment.shared.reader.n());
-    const share = beside / (beside + @as(f32, @floatFromInt(largest.segment.shared.reader.n())));
-    own.sigma = @max(own.sigma, alone_share(own.k) * share * parameters.sigma_of_scan(own));
+    own.sigma = @max(own.sigma, alone_share(own.k) * (1 - largest.share) * parameters.sigma_of_scan(own));
 }
 
 /// The share of answers that lie at the bound itself, with no others whose pages they could come with: 1 for the nearest
