@@ -652,7 +652,7 @@ typedef struct velo_live_insert_options {
 
 typedef struct velo_live_info {
     uint32_t struct_size;
-    int32_t is_live;               /* 0: an index as velo_build_commit left it; its first change makes it live */
+    int32_t is_written;            /* 0: as velo_build_commit left it, without a log; the files of its segment are in `path` itself */
     int32_t is_writable;
     uint32_t segment_count;
     uint64_t generation;           /* of live.json */
@@ -685,6 +685,8 @@ typedef struct velo_live_view_info {
     uint32_t delta_rows;
     uint64_t delta_dead_rows;
     uint64_t schema_version;       /* of the columns that its rows have; velo_live_schema */
+    int32_t is_as_built;           /* 1: no row came since the build, and rows are in its order; some may be deleted */
+    uint32_t reserved;
 } velo_live_view_info;
 
 /* Rows of one call, as they lie in memory until the view is closed. */
@@ -703,13 +705,13 @@ typedef struct velo_live_record {
 } velo_live_record;
 
 /* Three calls open it, since ids are in the caller's files: open, attach the ids of each segment in the order of its vertices
- * (borrowed until close), begin, which reads tombstones and log. Of a path that is no live index there is one segment, "". begin
+ * (borrowed until close), begin, which reads tombstones and log. begin
  * also takes what the segments' files say, which the root keeps from the first write on: the velo_id_kind (-1: no segment says),
  * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. */
 int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
 /* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
-/* The folder of a segment inside the index, and its uuid, NUL-terminated; 65 bytes each hold any. */
+/* The folder of a segment inside the index (velo_live_info.is_written), and its uuid, NUL-terminated; 65 bytes each hold any. */
 int32_t velo_live_segment(velo_live *live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
 /* The folder of a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32 bytes. */
 int32_t velo_live_next_segment(velo_live *live, char *path_out, uint64_t capacity);

@@ -13,7 +13,14 @@ from velo.folder.manifest import data_folder, data_folders
 from velo.folder.replace import clean_folder
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"parts": [{"path": "../elsewhere"}]}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"parts": []}', "[" * 100_000),
+        '{"parts": [{"path": "../elsewhere"}], "first_log": "a"}',
+        '{"parts": [{"path": "a", "dead": "../b"}], "first_log": "a"}',
+    ],
+)
 def test_a_root_that_names_no_segment(tmp_path: Path, text: str) -> None:
     assert data_folder(tmp_path) == tmp_path
     (tmp_path / "live.json").write_text(text)
@@ -22,11 +29,11 @@ def test_a_root_that_names_no_segment(tmp_path: Path, text: str) -> None:
 
 
 def test_several_segments(tmp_path: Path) -> None:
-    (tmp_path / "live.json").write_text('{"parts": [{"path": "a"}, {"path": "b"}]}')
+    (tmp_path / "live.json").write_text('{"parts": [{"path": "a"}, {"path": "b"}], "first_log": "c"}')
     assert data_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(UnsupportedError, match="2 parts"):
         data_folder(tmp_path)
-    (tmp_path / "live.json").write_text('{"parts": []}')
+    (tmp_path / "live.json").write_text('{"parts": [], "first_log": "c"}')
     assert data_folders(tmp_path) == []
 
 

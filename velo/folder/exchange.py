@@ -22,7 +22,7 @@ from velo import _native, errors
 from velo.filters.arrow_values import one_array, valid_of
 from velo.folder import metadata
 from velo.folder.ids import Ids
-from velo.folder.manifest import data_folder, read_manifest, refuse_live
+from velo.folder.manifest import data_folder, read_folder_manifest, read_manifest
 from velo.folder.replace import is_metadata, os_failure, read_consistently
 from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
@@ -56,7 +56,10 @@ def change_metadata(
     `ids_column`: The column with the id of the vector that a row belongs to; not stored as metadata.
       Without it rows are in the order in which the vectors were built.
     """
-    refuse_live(folder, "its metadata cannot be exchanged")
+    if read_folder_manifest(folder).text is not None:
+        raise errors.UnsupportedError(
+            f"{folder} has rows that came or went: its metadata cannot be exchanged"
+        )
     with locked(folder):
         table, rows = _placed(source, row_count, ids, ids_column)
         arrays, schema = metadata.encoded_columns(table, rows), table.schema

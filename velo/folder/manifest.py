@@ -14,7 +14,7 @@ from velo.errors import (
     NotAnIndexError,
     UnsupportedError,
 )
-from velo.folder.stored import load_json
+from velo.folder.stored import load_json, read_failure
 
 
 def check_is_folder(folder: Path) -> None:
@@ -55,35 +55,100 @@ def _file_in(path: Path) -> Path | None:
 
 
 FOLDER_MANIFEST_FILE: Final = "live.json"
-#: The segment that a built index becomes with its first write.
-SEGMENT_FIRST: Final = "part-0000000000000001"
+MANIFEST_FILE: Final = "manifest.json"
+#: Beside the folders of shards instead.
+COLLECTION_FILE: Final = "collection.json"
+#: Beside the files that a segment's manifest names, once the index was written to (zig/src/live/find.zig).
+_FIND_FILE: Final = "ids.find"
 
 
-def is_live(folder: Path) -> bool:
-    """Whether rows of this index were changed since it was built."""
-    return (folder / FOLDER_MANIFEST_FILE).is_file()
+@dataclass(frozen=True, slots=True)
+class NamedSegment:
+    """A segment as the manifest of its index names it.
+
+    `path`: Of its files, within the folder of the index.
+    `deleted`: The file with its deleted rows, if there are any.
+    """
+
+    path: str
+    uuid: str = ""
+    deleted: str | None = None
 
 
-def data_folders(folder: Path) -> list[Path]:
-    """The folders with the files of an index: its own, or those of its segments."""
+@dataclass(frozen=True, slots=True)
+class FolderManifest:
+    """The manifest of an index: its segments and its log.
+
+    A build leaves one segment, whose files are in the folder of the index itself, and neither ``live.json``
+    nor a log: the first write adds them. This class describes both forms.
+
+    `text`: The content of ``live.json``; None before the first write.
+    `built`: The uuid of the segment that was built; "" before the first write, and if the index began empty.
+    """
+
+    segments: tuple[NamedSegment, ...] = (NamedSegment("."),)
+    built: str = ""
+    log: str = ""
+    text: bytes | None = None
+
+    @property
+    def built_segment(self) -> NamedSegment | None:
+        """The segment that was built; None if the index began empty, or since a merge replaced it."""
+        return next((one for one in self.segments if one.uuid == self.built), None)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that never change, without those that the manifests of segments name."""
+        if self.text is None:
+            return ()
+        deleted = (one.deleted for one in self.segments if one.deleted is not None)
+        return (*(f"{one.path}/{_FIND_FILE}" for one in self.segments), *deleted)
+
+
+def manifest_path(folder: Path) -> Path:
+    """The file that describes an index: ``live.json``, or ``manifest.json`` before the first write."""
+    path = folder / FOLDER_MANIFEST_FILE
+    return path if path.is_file() else folder / MANIFEST_FILE
+
+
+def read_folder_manifest(folder: Path) -> FolderManifest:
+    """The segments and the log of an index."""
     check_is_folder(folder)
-    if not is_live(folder):
-        return [folder]
+    path = manifest_path(folder)
+    if path.name != FOLDER_MANIFEST_FILE:
+        return FolderManifest()
     try:
-        names = [
-            str(segment["path"])
-            for segment in json.loads((folder / FOLDER_MANIFEST_FILE).read_bytes())["parts"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        text = path.read_bytes()
+        document = json.loads(text)
+        manifest = FolderManifest(
+            tuple(
+                NamedSegment(
+                    str(one["path"]), str(one.get("uuid", "")), str(one["dead"]) if one.get("dead") else None
+                )
+                for one in document["parts"]
+            ),
+            str(document.get("built", "")),
+            str(document["first_log"]),
+            text,
+        )
+    except OSError as error:
+        raise read_failure(error, FOLDER_MANIFEST_FILE) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptIndexError(
             f"{FOLDER_MANIFEST_FILE} cannot be read: {error}", file=FOLDER_MANIFEST_FILE
         ) from error
-    for name in names:
+    deleted = (one.deleted for one in manifest.segments if one.deleted is not None)
+    for name in (*(one.path for one in manifest.segments), *deleted, manifest.log):
         if Path(name).name != name:
             raise CorruptIndexError(
-                f"{FOLDER_MANIFEST_FILE} names a part outside: {name!r}", file=FOLDER_MANIFEST_FILE
+                f"{FOLDER_MANIFEST_FILE} names a file outside: {name!r}", file=FOLDER_MANIFEST_FILE
             )
-    return [folder / name for name in names]
+    return manifest
+
+
+def data_folders(folder: Path) -> list[Path]:
+    """The folders with the files of an index, one for each segment."""
+    return [folder / one.path for one in read_folder_manifest(folder).segments]
 
 
 def data_folder(folder: Path) -> Path:
@@ -93,16 +158,6 @@ def data_folder(folder: Path) -> Path:
         return folders[0]
     raise UnsupportedError(f"{folder} has {len(folders)} parts: optimize it first, so that it has one")
 
-
-def refuse_live(folder: Path, what: str) -> None:
-    """Refuse an operation on indexes that were written to since they were built."""
-    if is_live(folder):
-        raise UnsupportedError(f"{folder} has rows that came or went: {what}")
-
-
-MANIFEST_FILE: Final = "manifest.json"
-#: Beside the folders of shards instead.
-COLLECTION_FILE: Final = "collection.json"
 
 #: Rows of a whole input, and generations of metadata, are not more.
 _COUNT_MAX: Final = 2**62

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import BusyError, CorruptIndexError, NotAnIndexError, VeloError
-from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live, read_manifest
+from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, read_manifest
 from velo.folder.replace import MARKER, is_metadata, is_work, os_failure, sync_folder
 from velo.folder.shards import shards_of
 
 #: Exists in a folder from the beginning of its removal until all else is removed.
 _REMOVING: Final = "removing"
+#: Files that describe a folder; one of them at least is in a complete index or collection.
+_MANIFESTS: Final = (MANIFEST_FILE, FOLDER_MANIFEST_FILE, COLLECTION_FILE)
 #: Files that no manifest names.
 _LIVE: Final = re.compile(
     r"live\.json(\.tmp)?|log-[0-9a-f]{16}\.velolog(\.torn)?|dead-[0-9a-f]{16}\.bin|ids\.find"
@@ -38,7 +40,7 @@ def remove_index(folder: Path) -> list[str]:
     Open indexes continue to work. A removal that is killed leaves a folder that is recognized as half
     removed. Returns the names of what remains below the folder.
     """
-    there = is_live(folder) or any((folder / one).is_file() for one in (MANIFEST_FILE, COLLECTION_FILE))
+    there = any((folder / one).is_file() for one in _MANIFESTS)
     if folder.is_symlink() or not (there or is_half_removed(folder)):
         raise NotAnIndexError(f"{folder} holds no index", file=str(folder))
     try:
@@ -68,7 +70,7 @@ def _remove_inside(folder: Path) -> None:
     named: frozenset[str] = frozenset()
     with contextlib.suppress(VeloError):
         named = frozenset(read_manifest(folder).files)
-    last = (MANIFEST_FILE, FOLDER_MANIFEST_FILE, COLLECTION_FILE, _REMOVING)
+    last = (*_MANIFESTS, _REMOVING)
     for entry in sorted(folder.iterdir()):
         name = entry.name
         if entry.is_symlink():

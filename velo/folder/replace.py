@@ -20,7 +20,6 @@ from velo.folder.manifest import (
     FOLDER_MANIFEST_FILE,
     MANIFEST_FILE,
     check_is_no_file,
-    is_live,
     read_manifest,
 )
 from velo.folder.stored import system_failure
@@ -206,8 +205,9 @@ def folder_to_fill(target: Path, overwrite: bool, written_last: str) -> Iterator
     """
     check_is_no_file(target)
     settle(target)
-    there = (target / written_last).is_file() or is_live(target)
-    if there and not overwrite and is_live(target):
+    is_written = (target / FOLDER_MANIFEST_FILE).is_file()
+    there = is_written or (target / written_last).is_file()
+    if is_written and not overwrite:
         raise IndexExistsError(
             f"{target} already holds an index; overwrite=True or --overwrite replaces it", argument="path"
         )

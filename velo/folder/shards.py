@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from velo.errors import CorruptIndexError
-from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live
-from velo.folder.stored import load_json, read_failure
+from velo.folder.manifest import COLLECTION_FILE, MANIFEST_FILE, read_folder_manifest
+from velo.folder.stored import load_json
 from velo.types import Int64Array
 
 #: The odd multiplier of Fibonacci hashing: 2^64 divided by the golden ratio.
@@ -78,12 +78,14 @@ def built_uuid(folder: Path) -> str:
     empty.
     """
     try:
-        if not is_live(folder):
-            with contextlib.suppress(FileNotFoundError):  # the first write came meanwhile
+        manifest = read_folder_manifest(folder)
+        if manifest.text is None:
+            with contextlib.suppress(FileNotFoundError):
                 return str(load_json(folder / MANIFEST_FILE)["uuid"])
-        return str(load_json(folder / FOLDER_MANIFEST_FILE).get("built", ""))
-    except FileNotFoundError as error:
-        raise read_failure(error, FOLDER_MANIFEST_FILE) from error
+            manifest = read_folder_manifest(folder)  # the first write came meanwhile
+        if manifest.text is None:
+            raise CorruptIndexError(f"{MANIFEST_FILE} is missing from the index", file=MANIFEST_FILE)
+        return manifest.built
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptIndexError(
             f"{folder} does not say which index it holds: {error}", file=str(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -13,14 +12,18 @@ from pathlib import Path
 from typing import Final
 
 from velo.errors import CorruptIndexError, IndexExistsError, VeloError
-from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, is_live, read_manifest
+from velo.folder.manifest import (
+    COLLECTION_FILE,
+    FOLDER_MANIFEST_FILE,
+    MANIFEST_FILE,
+    read_folder_manifest,
+    read_manifest,
+)
 from velo.folder.metadata import generation_in, words_name
 from velo.folder.replace import os_failure, read_consistently, sync_folder
 
 #: Errors of a file system without hard links, or across file systems.
 _NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
-#: Beside the files of a segment that its manifest names (zig/src/live/find.zig).
-_FIND_FILE: Final = "ids.find"
 
 
 def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
@@ -68,37 +71,20 @@ def _fill_last(source: Path, fresh: Path) -> None:
 
 
 def _fill(source: Path, fresh: Path) -> None:
-    if not is_live(source):
-        _link_index(source, fresh)
-        sync_folder(fresh)
-        return
-    root = (source / FOLDER_MANIFEST_FILE).read_bytes()
-    try:
-        document = json.loads(root)
-        segments = [str(segment["path"]) for segment in document["parts"]]
-        dead = [str(segment["dead"]) for segment in document["parts"] if segment.get("dead") is not None]
-        log = str(document["first_log"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptIndexError(
-            f"{FOLDER_MANIFEST_FILE} cannot be read: {error}", file=FOLDER_MANIFEST_FILE
-        ) from error
-    for name in (*segments, *dead, log):
-        if Path(name).name != name:
-            raise CorruptIndexError(
-                f"{FOLDER_MANIFEST_FILE} names a file outside: {name!r}", file=FOLDER_MANIFEST_FILE
-            )
-    for name in segments:
-        (fresh / name).mkdir()
-        _link_index(source / name, fresh / name)
-        _link(source / name / _FIND_FILE, fresh / name / _FIND_FILE)
-        sync_folder(fresh / name)
-    for name in dead:
+    manifest = read_folder_manifest(source)
+    for one in manifest.segments:
+        (fresh / one.path).mkdir(exist_ok=True)
+        _link_index(source / one.path, fresh / one.path)
+    for name in manifest.files:
         _link(source / name, fresh / name)
-    _copy(source / log, fresh / log)  # the writer goes on in its own
-    with open(fresh / FOLDER_MANIFEST_FILE, "wb") as file:
-        file.write(root)
-        file.flush()
-        os.fsync(file.fileno())
+    for one in manifest.segments:
+        sync_folder(fresh / one.path)
+    if manifest.text is not None:
+        _copy(source / manifest.log, fresh / manifest.log)  # the writer goes on in its own
+        with open(fresh / FOLDER_MANIFEST_FILE, "wb") as file:
+            file.write(manifest.text)
+            file.flush()
+            os.fsync(file.fileno())
     sync_folder(fresh)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from velo.errors import CorruptIndexError, NoSpaceError, PermissionDeniedError, RebuiltWarning
-from velo.folder.manifest import SEGMENT_FIRST, is_live, read_manifest
+from velo.folder.manifest import read_folder_manifest, read_manifest
 from velo.folder.metadata import MetadataStore, generation_in, open_metadata, words_name
 from velo.folder.shards import built_uuid
 from velo.folder.text_column import text_column_of
@@ -92,11 +92,13 @@ def check_words(folder: Path) -> None:
 
 def settle_words(folder: Path) -> None:
     """Move the full-text index into the segment that an index became with its first write, or remove it."""
-    if not is_live(folder):
+    built = read_folder_manifest(folder).built_segment
+    home = None if built is None else folder / built.path
+    if home == folder:
         return
     with contextlib.suppress(OSError):
         for path in folder.glob("columns*.words"):
-            if (folder / SEGMENT_FIRST).is_dir() and not (folder / SEGMENT_FIRST / path.name).exists():
-                os.rename(path, folder / SEGMENT_FIRST / path.name)
+            if home is not None and not (home / path.name).exists():
+                os.rename(path, home / path.name)
             else:
                 path.unlink()

@@ -15,7 +15,7 @@ from velo.compaction.compactor import Compactor
 from velo.errors import UnsupportedError, VeloError
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
-from velo.folder.manifest import SEGMENT_FIRST, check_is_folder, is_live, read_manifest
+from velo.folder.manifest import check_is_folder, read_manifest
 from velo.folder.metadata import open_metadata
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import ATTEMPTS, read_consistently
@@ -82,8 +82,7 @@ class OpenFolder:
         def open_segment(
             folder: Path, name: str, uuid: str, of_rows: int | None, beside: Segment | None
         ) -> Segment:
-            # The part of a built folder becomes the first segment with the first write.
-            segment = known.get((name, uuid)) or (known.get(("", uuid)) if name == SEGMENT_FIRST else None)
+            segment = known.get((name, uuid))
             if segment is not None and segment.is_at(folder):
                 return segment
             beside = beside or next(iter(known.values()), None) or self._any_segment()
@@ -95,9 +94,9 @@ class OpenFolder:
         return begin_with(live, open_segment, kept, is_writer=is_writer, unknown_is_missing=missing)[0]
 
     @property
-    def is_built(self) -> bool:
+    def is_unwritten(self) -> bool:
         """Whether the folder is open to read and nothing was written since it was built."""
-        return self.live.durability is None and not self.live.info().is_live
+        return self.live.durability is None and not self.live.info().is_written
 
     @property
     def segment(self) -> Segment | None:
@@ -119,7 +118,7 @@ class OpenFolder:
             names = self._columns()
             self._begin_again()
             self.version += 1
-            return bool(before.is_live or self.live.info().sequence > before.sequence) or (
+            return bool(before.is_written or self.live.info().sequence > before.sequence) or (
                 self._columns() != names
             )
 
@@ -135,7 +134,7 @@ class OpenFolder:
 
     def change_metadata(self, table: object, **how: object) -> None:
         """Exchange the metadata of a folder that is as it was built."""
-        if not self.is_built:
+        if not self.is_unwritten:
             raise UnsupportedError(
                 f"{self.opened.path} is open to write, or rows were written to it: its metadata cannot be "
                 "exchanged. add_columns takes types, or one value a column; update then changes rows"
@@ -189,7 +188,7 @@ def begin_with(
                 for name, uuid in names:
                     if (name, uuid) not in opened:
                         beside = next(iter(opened.values()), None)
-                        segment = open_segment(live.folder.at / name, name, uuid, of_rows, beside)
+                        segment = open_segment(live.folder_of(name), name, uuid, of_rows, beside)
                         opened[name, uuid] = segment
                 segments = [opened[key] for key in names]
                 live.begin(cast("list[Segment]", segments), unknown_is_missing)
@@ -237,7 +236,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
     infos = [segment.info() for segment in segments]
     # If segments differ, the largest is described.
     info = max(infos, key=lambda one: int(one.n)) if infos else _native.new("velo_index_info")
-    is_built = folder.is_built
+    live = None if folder.is_unwritten else _live_info(folder, view)
     memory = {
         "codes": sum(int(one.memory_codes_bytes) for one in infos),
         "links": sum(int(one.memory_links_bytes) for one in infos),
@@ -248,7 +247,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "words": sum(segment.words_bytes for segment in segments)
         + sum(one.words_bytes for one in view.delta),
     }
-    if not is_built:
+    if live is not None:
         memory["live"] = folder.live.memory_bytes
     within = sum(memory[name] for name in BUDGETED)
     path = folder.opened.path
@@ -286,7 +285,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "memory_budget_bytes": sum(int(one.memory_budget_bytes) for one in infos) or None,
         "cache_refused": any(one.cache_refused for one in infos),
         "disk_bytes": _disk_bytes(folder.opened.at),
-        "live": None if is_built else _live_info(folder, view),
+        "live": live,
         "device": device_dict(info.device),
     }
 
@@ -301,10 +300,10 @@ def _live_info(folder: OpenFolder, view: View) -> dict[str, Any]:
     ]
     segments = [
         {
-            "path": segment.name or SEGMENT_FIRST,
+            "path": segment.name,
             "n": segment.n,
             "dead": of_segment,
-            "bytes": sum(_disk_bytes(segment.folder).values()) if segment.name else None,
+            "bytes": sum(_disk_bytes(folder.opened.at / segment.name).values()) or None,
         }
         for segment, of_segment in zip(view.segments, dead, strict=True)
     ]
@@ -387,9 +386,6 @@ def _verify(folder: Path) -> int:
     _native.check(_native.lib.velo_verify(bytes(folder), pages), "path")
     # Ids and metadata, which the library does not read.
     opened = OpenedFolder(folder)
-    if not is_live(opened.at):
-        _CheckedSegment(opened.at)
-        return int(pages[0])
     live, segments = begin_with(LiveData(opened), _check_segment)
     try:
         # The sums of the log say that its rows were written, not that they are sound.
@@ -402,9 +398,9 @@ def _verify(folder: Path) -> int:
 class _CheckedSegment:
     """Ids and metadata of a segment, read whole."""
 
-    def __init__(self, folder: Path, name: str = "") -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        self._lock = [lock_segment(folder)] if name else []
+        self._lock = lock_segment(folder, name)
         try:
             manifest = read_manifest(folder)
             self.n = manifest.row_count

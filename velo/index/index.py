@@ -1139,7 +1139,7 @@ class Index:
         with self._guard.inside():
             if new is None:
                 self._change_metadata(columns, ids_column=ids_column, keep=True, overwrite=overwrite)
-            elif all(one.is_built for one in self._folders):
+            elif all(one.is_unwritten for one in self._folders):
                 at = self._snapshot()
                 if not overwrite:
                     new.check_new([] if at.metadata is None else at.metadata.column_names)

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from velo import _native, options
 from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
-from velo.folder.manifest import COLLECTION_FILE, check_is_folder, check_is_no_file, data_folders
+from velo.folder.manifest import COLLECTION_FILE, check_is_folder, check_is_no_file
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure, read_consistently
 from velo.folder.shards import check_shard, shards_of
@@ -28,7 +28,7 @@ from velo.index.writer import Writer
 from velo.segments.columns import check_schema, schema_text
 from velo.segments.data import DURABILITY_CODES, LiveData
 from velo.segments.lifetime import LifetimeGuard
-from velo.segments.segment import OpenOptions, Segment, shape_in_manifest
+from velo.segments.segment import OpenOptions, Segment, shape_of_folder
 from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, PlanName, UnknownColumns
 
 if TYPE_CHECKING:
@@ -333,9 +333,7 @@ def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenO
     folder, memory = opened.at, how.memory
     delta_bytes = 0
     if memory is not None and durability is not None:
-        whole = options.memory_bytes(
-            memory, *shape_in_manifest(data_folders(folder)[0] if data_folders(folder) else folder)
-        )
+        whole = options.memory_bytes(memory, *shape_of_folder(folder))
         delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
     try:
         live = LiveData(opened, durability, delta_bytes)

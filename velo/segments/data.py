@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from velo import _native
 from velo.errors import InvalidArgumentError
 from velo.folder.ids import IdColumn
-from velo.folder.manifest import SEGMENT_FIRST
 from velo.folder.opened import OpenedFolder
 from velo.segments.added import LiveColumns, NewColumns
 from velo.segments.columns import NativeIds, schema_text
@@ -29,7 +29,7 @@ MOVED: Final = 2
 
 
 class LiveData:
-    """The changes of an index since it was built; a writer holds the right to change more.
+    """The segments of an index and the changes that its log holds; a writer holds the right to change more.
 
     Which rows and segments there are only the library knows: what is kept here is looked up by what it says,
     so an exception at any place leaves nothing behind that is not so.
@@ -59,7 +59,6 @@ class LiveData:
         #: Limit of the memory of the delta.
         self.delta_bytes_max = int(self.info().delta_bytes_max)
         #: Open segments by name, including one being added or removed, with the ids that the library borrows.
-        #: The files of a built index have the name of its first segment.
         self._opened: dict[str, tuple[Segment, NativeIds]] = {}
         self._stretches: DeltaStretches | None = None
         self._columns = LiveColumns()
@@ -98,15 +97,19 @@ class LiveData:
         return segment.name in self._opened
 
     def names(self) -> list[tuple[str, str]]:
-        """Folder and uuid of each segment before :meth:`begin`; "" is the folder itself."""
+        """Name and uuid of each segment before :meth:`begin`."""
         count = int(self.info().segment_count)
         return [segment_names(_native.lib.velo_live_segment, self._handle, number) for number in range(count)]
+
+    def folder_of(self, name: str) -> Path:
+        """The folder of a segment's files; those of a build get one of their own with the first write."""
+        return self.folder.at / name if self.info().is_written else self.folder.at
 
     def begin(self, segments: Sequence[Segment], unknown_is_missing: bool = False) -> None:
         """Read tombstones and log, with the segments that `names` named, in that order."""
         for number, segment in enumerate(segments):
             ids = NativeIds(segment.ids.column)
-            self._opened[segment.name or SEGMENT_FIRST] = segment, ids
+            self._opened[segment.name] = segment, ids
             _native.check(_native.lib.velo_live_attach(self._handle, number, ids.struct))
         kind, next_row = _ids_of(segments)
         # Without columns in the manifest those of the first segment count.
@@ -171,7 +174,7 @@ class LiveData:
                 columns = self._look_at_columns(taken.schema_version)
                 delta = self._stretches.of(taken)
             try:
-                names = [taken.segment(number)[0] or SEGMENT_FIRST for number in range(taken.segment_count)]
+                names = [taken.segment(number)[0] for number in range(taken.segment_count)]
                 segments = tuple(self._opened[name][0] for name in names)
             except KeyError:  # a merge took one away since; the library has other segments by now
                 continue
@@ -316,7 +319,7 @@ class LiveData:
     def _let_go(self) -> None:
         """Keep what the library has; views keep what they show."""
         native = NativeView(self._handle)
-        held = {native.segment(number)[0] or SEGMENT_FIRST for number in range(native.segment_count)}
+        held = {native.segment(number)[0] for number in range(native.segment_count)}
         for name in self._opened.keys() - held:
             del self._opened[name]
 

@@ -26,7 +26,7 @@ _NAME_BYTES: Final = 65
 
 
 def segment_names(ask: Callable[..., int], handle: Any, segment: int) -> tuple[str, str]:
-    """Folder and uuid of a segment, of ``velo_live_segment`` or ``velo_live_view_segment``."""
+    """Name and uuid of a segment, of ``velo_live_segment`` or ``velo_live_view_segment``."""
     name = _native.ffi.new("char[]", _NAME_BYTES)
     uuid = _native.ffi.new("char[]", _NAME_BYTES)
     _native.check(ask(handle, segment, name, uuid, _NAME_BYTES))
@@ -45,13 +45,15 @@ class NativeView:
         self.layout = int(info.layout)
         self.sequence = int(info.sequence)
         self.schema_version = int(info.schema_version)
+        #: Whether no row came since the build; some may be deleted.
+        self.is_as_built = bool(info.is_as_built)
         self.segment_count = int(info.segment_count)
         self.record_count = int(info.record_count)
         self.delta_rows = int(info.delta_rows)
         self.delta_dead = int(info.delta_dead_rows)
 
     def segment(self, number: int) -> tuple[str, str]:
-        """Folder and uuid of a segment; "" is the folder itself."""
+        """Name and uuid of a segment."""
         return segment_names(_native.lib.velo_live_view_segment, self.handle, number)
 
     def rows(self, segment: int, row_count: int) -> NativeFilter | None:

@@ -24,7 +24,7 @@ from velo.errors import (
 )
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.folder.ids import Ids
-from velo.folder.manifest import read_manifest
+from velo.folder.manifest import data_folders, read_manifest
 from velo.folder.metadata import open_metadata
 from velo.fulltext.file import Words
 from velo.fulltext.opening import OpenWords
@@ -116,12 +116,17 @@ def shape_in_manifest(folder: Path) -> tuple[int, int]:
     return min(max(1, manifest.row_count), 2**31), min(max(1, manifest.dim), 2**16)
 
 
+def shape_of_folder(folder: Path) -> tuple[int, int]:
+    """(n, d) of the first segment of an index, as :func:`shape_in_manifest` returns it."""
+    return shape_in_manifest(next(iter(data_folders(folder)), folder))
+
+
 class Segment:
     """A segment that is open, with its ids, its metadata and what searches of it share.
 
     It closes when nothing refers to it any more, or by :meth:`close`.
 
-    `name`: Of a segment in its folder of live data; a segment is locked, so that no writer takes it away.
+    `name`: Of the segment in its index; the folder of that name is locked, so that no writer removes it.
     `beside`: Another segment that is open: both are searched by the same workers.
     """
 
@@ -140,7 +145,7 @@ class Segment:
         if beside is not None:
             struct.workers_of = beside.handle
         with contextlib.ExitStack() as undo:
-            lock = [lock_segment(folder)] if name else []
+            lock = lock_segment(folder, name)
             undo.callback(unlock_segment, lock)
             how.fill_budget(struct, folder, of_rows)
             #: Where the library puts the handle, and from where it takes it when it closes.
@@ -261,8 +266,14 @@ def _file_of(folder: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def lock_segment(folder: Path) -> int:
-    """A descriptor that keeps writers from removing a segment."""
+def lock_segment(folder: Path, name: str) -> list[int]:
+    """A descriptor that keeps writers from removing a segment.
+
+    Before the first write the files of a segment are in the folder of its index, which nobody removes; a
+    lock on that folder is a writer's. Then the list is empty.
+    """
+    if not name or folder.name != name:
+        return []
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -272,7 +283,7 @@ def lock_segment(folder: Path) -> int:
     except OSError as error:  # a writer takes it away just now
         os.close(handle)
         raise NotAnIndexError(f"{folder} is being removed", argument="path") from error
-    return handle
+    return [handle]
 
 
 def _close(

@@ -12,7 +12,6 @@ import numpy as np
 from velo.filters.compiler import FilterCompiler
 from velo.filters.native import NativeFilter
 from velo.folder.ids import Ids
-from velo.folder.manifest import SEGMENT_FIRST
 from velo.segments.chunked import ChunkedColumns, ChunkedCompiler, ChunkedIds, Stretch
 from velo.segments.delta import DeltaRows, NativeView
 from velo.segments.rows import STRINGS, RowShape
@@ -67,8 +66,6 @@ class AliveRows:
 class View:
     """A snapshot of the segments, the delta and the deleted rows of one folder.
 
-    `sole`: The one segment, where nothing else is there and it is what was built: to a search it is an
-      index as it was built, with a filter.
     `stretches`: The segments, then the delta; one without rows if the view has neither.
     """
 
@@ -83,14 +80,12 @@ class View:
         self.alive = [AliveRows(native.rows(segment, one.n)) for segment, one in enumerate(segments)]
         self.delta_alive = native.alive()
         self.n = sum(one.n for one in segments) + native.delta_rows
-        is_as_built = len(segments) == 1 and segments[0].name in ("", SEGMENT_FIRST)
-        self.sole = segments[0] if is_as_built and not delta else None
         self.ids: Ids
         self.filters: FilterCompiler
         self.metadata: Any
         wide = [shape.columns.of_segment(one) for one in segments]
         self.stretches: list[Stretch] = [*wide, *delta] or [DeltaRows(native, 0, 0, 0, shape.columns)]
-        if self.sole is not None:
+        if native.is_as_built:  # masks of a caller have the order of its rows, and nothing has to be joined
             self.ids, self.filters, self.metadata = wide[0].ids, wide[0].filters, wide[0].metadata
             return
         self.ids = ChunkedIds(self.stretches, self.id_kind, self.alive_by_stretch())

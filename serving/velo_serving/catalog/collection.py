@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velo.errors import InvalidArgumentError, NotAnIndexError, UnsupportedVersionError, VeloError
-from velo.folder.manifest import FOLDER_MANIFEST_FILE, is_live
+from velo.folder.manifest import manifest_path
 from velo.folder.replace import os_failure, read_consistently
 from velo.folder.shards import built_uuid, is_within
 from velo_serving.catalog.locations import checksum_of, find_file, is_url, join, read_file
@@ -208,18 +208,17 @@ def _read_stored_index(url: str, name: str) -> Collection:
 
 
 def _read_index(folder: Path, name: str) -> Collection:
-    rows: Any
-    if is_live(folder):
-        manifest = _parse((folder / FOLDER_MANIFEST_FILE).read_bytes(), folder / FOLDER_MANIFEST_FILE)
-        parts = manifest.get("parts")
-        counts = [one.get("n") for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
-        rows = sum(filter(_is_count, counts))
-    elif (content := _find(folder, MANIFEST_FILE)) is not None:
-        manifest = _parse(content, folder / MANIFEST_FILE)
-        rows = manifest.get("n")
-    else:
+    path = manifest_path(folder)
+    content = _find(folder, path.name)
+    if content is None:
         why = f"holds neither {COLLECTION_FILE} nor {MANIFEST_FILE}" if folder.is_dir() else "is not a folder"
         raise NotAnIndexError(f"{folder} {why}", file=str(folder))
+    manifest = _parse(content, path)
+    segments: Any = manifest.get("parts", [manifest])  # the manifest of a segment describes itself
+    counts: list[Any] = []
+    if isinstance(segments, list):
+        counts += [one.get("n") for one in segments if isinstance(one, dict)]
+    rows = sum(filter(_is_count, counts))
     try:
         uuid = built_uuid(folder)
     except VeloError:

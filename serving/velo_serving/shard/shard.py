@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from velo.errors import FilterError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
-from velo.folder.manifest import is_live
 from velo.folder.shards import built_uuid, check_shard
 from velo_serving.catalog.locations import shard_folder
 from velo_serving.catalog.spec import ShardSpec
@@ -144,7 +143,7 @@ class Shard:
                     raise
                 self._health = _health_of(index, node, spec)
                 self._index = index
-                if self.spec.follows or (is_live(Path(found)) and not self.spec.writable):
+                if self.spec.follows or (index.info().get("live") and not self.spec.writable):
                     self._follower = Follower(index)
             return self._now()
 
@@ -427,9 +426,9 @@ def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) ->
 
 
 def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
-    """The uuid of an index; for a live one that of the built index and the inode of the folder."""
+    """The uuid of an index; where rows may change, that of the built index and the inode of the folder."""
     folder = Path(spec.path)
-    if spec.writable or spec.follows or is_live(folder):
+    if spec.writable or spec.follows or info.get("live"):
         built = ""
         with contextlib.suppress(VeloError):  # reported when the index is opened
             built = f"{built_uuid(folder)}-"

@@ -63,7 +63,7 @@ pub const InsertOptions = extern struct {
 
 pub const LiveInfo = extern struct {
     struct_size: u32 = @sizeOf(LiveInfo),
-    is_live: i32 = 0,
+    is_written: i32 = 0,
     is_writable: i32 = 0,
     segment_count: u32 = 0,
     generation: u64 = 0,
@@ -440,7 +440,7 @@ export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
     if (out.struct_size < 8) return common.size_error("info_out", out.struct_size);
     const info = self.live.info();
     common.write_versioned(LiveInfo, out, &.{
-        .is_live = @intFromBool(info.is_live),
+        .is_written = @intFromBool(info.is_written),
         .is_writable = @intFromBool(info.is_writable),
         .segment_count = @intCast(info.segments),
         .generation = info.generation,

@@ -20,6 +20,8 @@ pub const ViewInfo = extern struct {
     delta_rows: u32 = 0,
     delta_dead_rows: u64 = 0,
     schema_version: u64 = 0,
+    is_as_built: i32 = 0,
+    reserved: u32 = 0,
 };
 
 pub const LiveRecord = extern struct {
@@ -60,6 +62,7 @@ export fn velo_live_view_info_get(view: ?*const live_room.View, info_out: ?*View
         .delta_rows = self.rows,
         .delta_dead_rows = self.deleted.count(),
         .schema_version = self.schema_version,
+        .is_as_built = @intFromBool(self.is_as_built),
     });
     return ok;
 }

@@ -262,6 +262,8 @@ pub const View = struct {
     sequence: u64,
     /// Of the columns that its rows have.
     schema_version: u64,
+    /// Its rows are those of the build, perhaps less some that were deleted: their order is that of the build, too.
+    is_as_built: bool,
     segments: []SegmentView,
     names: []u8,
     delta: *Delta,

@@ -92,7 +92,7 @@ pub const Done = struct {
 };
 
 pub const Info = struct {
-    is_live: bool,
+    is_written: bool,
     is_writable: bool,
     generation: u64,
     sequence: u64,
@@ -219,8 +219,6 @@ pub fn Live(comptime Store: type) type {
         /// A sync has ended, or the writer was poisoned.
         changed: std.Thread.Condition = .{},
 
-        /// False: an index without live.json, as `velo.build` leaves it.
-        is_live: bool = false,
         begun: bool = false,
         uuid: [32]u8 = @splat('0'),
         dim: u32 = 0,
@@ -234,7 +232,7 @@ pub fn Live(comptime Store: type) type {
         schema_version: u64 = 1,
         /// Columns were added: an older velo must not read it.
         has_columns: bool = false,
-        /// The uuid of the index that the folder was before its first write.
+        /// The uuid of the segment that the folder was built with.
         built: ?[]const u8 = null,
         /// Rows came since it was built: an older velo must not read it.
         has_rows: bool = false,
@@ -252,7 +250,8 @@ pub fn Live(comptime Store: type) type {
         delta_layout: u64 = 1,
         /// A reader found other segments than it has open.
         moved: bool = false,
-        /// Named by the manifest that was read, and until the first write not there.
+        /// Named by the manifest that was read. Null until the first write after a build: there is no log and no live.json, and
+        /// the files of the one segment are in the folder of the index itself.
         wal_name: ?[]const u8 = null,
         wal: ?Store.File = null,
         wal_header: wal_file.Header = undefined,
@@ -318,6 +317,11 @@ pub fn Live(comptime Store: type) type {
             self.segments.clearRetainingCapacity();
         }
 
+        /// Whether the folder has a log, that is, whether something was written to it since it was built.
+        pub fn is_written(self: *const Self) bool {
+            return self.wal_name != null;
+        }
+
         pub fn shape(self: *const Self) scan.Shape {
             return .{ .dim = self.dim, .metric = std.meta.stringToEnum(scan.Metric, self.metric) orelse .l2, .dtype = self.dtype };
         }
@@ -367,11 +371,11 @@ pub fn Live(comptime Store: type) type {
                 self.kind = built.kind;
                 self.next_row = @max(self.next_row, built.next_row);
             }
-            if (self.is_live and !self.options.writable) {
+            if (self.is_written() and !self.options.writable) {
                 self.begun = true;
                 errdefer self.begun = false;
                 _ = try self.look(true, diagnostic);
-            } else if (self.is_live) {
+            } else if (self.is_written()) {
                 const end = try self.replay_all(diagnostic);
                 try self.take_over(end, diagnostic);
             }
@@ -403,7 +407,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn open_finder(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
-            if (!self.is_live) { // not written yet: the first write does so
+            if (!self.is_written()) { // the first write adds the file
                 const bytes = try find.encode(self.allocator, segment.ids.?);
                 segment.finder_owned = bytes;
                 segment.finder = find.Finder.parse(bytes, segment.n) catch unreachable; // as we just made it
@@ -440,19 +444,20 @@ pub fn Live(comptime Store: type) type {
 
         // ---- reading what there is ----
 
-        /// The manifest as it is now, or the index as it was built.
+        /// The manifest as it is now.
         pub fn read_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const text = try self.manifest_text(diagnostic) orelse describe: {
-                // The first write puts a manifest there and takes the manifest away: it may do so between the two looks.
-                self.describe(diagnostic) catch |err| {
-                    if (err != error.NotAnIndex) return err;
-                    break :describe try self.manifest_text(diagnostic) orelse return err;
-                };
-                return;
-            };
-            defer self.allocator.free(text);
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
+            const text = try self.manifest_text(diagnostic) orelse built: {
+                const manifest = self.describe_build(arena.allocator(), diagnostic) catch |err| {
+                    // The first write adds live.json, then removes manifest.json: it may do so between the two looks.
+                    if (err != error.NotAnIndex) return err;
+                    break :built try self.manifest_text(diagnostic) orelse return err;
+                };
+                if (!self.begun) return self.take_manifest(&manifest, diagnostic);
+                return if (self.same_segments(manifest.parts)) {} else diagnostics.replaced(diagnostic);
+            };
+            defer self.allocator.free(text);
             const manifest = manifest_file.parse(arena.allocator(), text) catch |err| return switch (err) {
                 error.BadFolderManifest => diagnostics.damaged(diagnostic, manifest_file.file_name, "is damaged", .{}),
                 error.NewerVersion => diagnostics.newer(diagnostic, manifest_file.file_name),
@@ -467,16 +472,15 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn take_manifest(self: *Self, manifest: *const manifest_file.FolderManifest, diagnostic: *Diagnostic) Error!void {
-            if (self.begun and self.is_live and !std.mem.eql(u8, manifest.uuid, &self.uuid)) return diagnostics.replaced(diagnostic);
+            if (self.begun and self.is_written() and !std.mem.eql(u8, manifest.uuid, &self.uuid)) return diagnostics.replaced(diagnostic);
             if (self.begun and !self.same_segments(manifest.parts)) {
                 // Of the same folder, or was it replaced?
-                self.moved = self.is_live or self.holds_segment_of(manifest.parts) or self.was_built_as(manifest.built);
+                self.moved = self.is_written() or self.holds_segment_of(manifest.parts) or self.was_built_as(manifest.built);
                 return diagnostics.replaced(diagnostic);
             }
             const dtype = if (manifest.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_segment(manifest, diagnostic);
             if (manifest.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
             @memcpy(&self.uuid, manifest.uuid);
-            self.is_live = true;
             self.generation = manifest.generation;
             self.dim = manifest.dim;
             self.dtype = dtype orelse return diagnostics.damaged(diagnostic, manifest_file.file_name, "names a type that is none", .{});
@@ -498,14 +502,11 @@ pub fn Live(comptime Store: type) type {
             self.manifest_sequence = manifest.sequence;
             self.next_row = manifest.next_row;
             self.next_file = manifest.next_file;
-            const name = try self.allocator.dupe(u8, manifest.first_log);
+            const name = if (manifest.first_log.len > 0) try self.allocator.dupe(u8, manifest.first_log) else null;
             if (self.wal_name) |before| self.allocator.free(before);
             self.wal_name = name;
             if (self.same_segments(manifest.parts)) {
                 for (self.segments.items, manifest.parts) |*segment, named| {
-                    const path = try self.allocator.dupe(u8, named.path);
-                    self.allocator.free(segment.path);
-                    segment.path = path;
                     const file = if (named.dead) |deleted| try self.allocator.dupe(u8, deleted) else null;
                     if (segment.file) |before| self.allocator.free(before);
                     segment.file = file;
@@ -540,12 +541,12 @@ pub fn Live(comptime Store: type) type {
             return false;
         }
 
-        /// The segments that are open already, which keep their ids. A segment of no name is what the first of a live folder was.
+        /// The segments that are open already, which keep their ids.
         fn same_segments(self: *Self, named: []const manifest_file.Segment) bool {
             if (named.len != self.segments.items.len) return false;
             for (self.segments.items, named) |segment, other| {
                 if (segment.n != other.n or !std.mem.eql(u8, segment.uuid, other.uuid)) return false;
-                if (segment.path.len > 0 and !std.mem.eql(u8, segment.path, other.path)) return false;
+                if (!std.mem.eql(u8, segment.path, other.path)) return false;
             }
             return true;
         }
@@ -578,7 +579,7 @@ pub fn Live(comptime Store: type) type {
         /// `generation` is the one whose log was read up to `position`; null: from the start. On failure the set of dead rows
         /// stays as it was. `read_generation` becomes that of the manifest that was read.
         fn look_once(self: *Self, generation: ?u64, read_generation: *u64, diagnostic: *Diagnostic) Error!void {
-            const was_live = self.is_live;
+            const was_written = self.is_written();
             self.moved = false;
             errdefer {
                 read_generation.* = self.generation;
@@ -588,8 +589,8 @@ pub fn Live(comptime Store: type) type {
                 error.NotAnIndex => diagnostics.replaced(diagnostic), // and its files are gone
                 else => err,
             };
-            if (!self.is_live) return;
-            if (was_live and generation == self.generation) {
+            if (!self.is_written()) return;
+            if (was_written and generation == self.generation) {
                 _ = try self.replay(false, diagnostic);
                 return;
             }
@@ -814,9 +815,9 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        /// The first write makes the folder live. The manifest that this writes holds none of the rows taken: their record comes behind.
-        fn make_live(self: *Self, rows: []const Row, diagnostic: *Diagnostic) Error!void {
-            if (self.is_live) return;
+        /// Before the first write after a build. The manifest that this writes holds none of the rows taken: their record comes behind.
+        fn begin_writing(self: *Self, rows: []const Row, diagnostic: *Diagnostic) Error!void {
+            if (self.is_written()) return;
             self.put_back(rows);
             defer for (rows) |row| {
                 _ = self.mark(row);
@@ -827,7 +828,7 @@ pub fn Live(comptime Store: type) type {
         /// With the lock held; `rows` are taken already.
         fn write_delete(self: *Self, rows: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!Done {
             if (rows.items.len > 0) {
-                try self.make_live(rows.items, diagnostic);
+                try self.begin_writing(rows.items, diagnostic);
                 const places = try self.allocator.alloc(find.Place, rows.items.len);
                 defer self.allocator.free(places);
                 for (places, rows.items) |*place, row| place.* = self.id_of(row);
@@ -971,8 +972,8 @@ pub fn Live(comptime Store: type) type {
                 },
                 error.OutOfMemory => error.OutOfMemory,
             };
-            var is_written = false;
-            errdefer if (!is_written) record.release(allocator);
+            var is_logged = false;
+            errdefer if (!is_logged) record.release(allocator);
             const needed = delta_room.Delta.cost(bytes.len, count);
             if (self.delta.bytes + needed > self.options.delta_bytes) {
                 self.put_back(pending_delete.items);
@@ -980,12 +981,12 @@ pub fn Live(comptime Store: type) type {
                 record.release(allocator);
                 return .{ .outcome = .full, .row = needed, .sequence = self.sequence };
             }
-            try self.make_live(pending_delete.items, diagnostic);
+            try self.begin_writing(pending_delete.items, diagnostic);
             const name = if (given.request.len > 0) try allocator.dupe(u8, given.request) else null;
-            errdefer if (!is_written) if (name) |text| allocator.free(text);
+            errdefer if (!is_logged) if (name) |text| allocator.free(text);
             if (name != null) try self.requests.items.ensureUnusedCapacity(allocator, 1);
             try self.append_and_show(bytes, .rows, count, pending_delete.items, record, diagnostic);
-            is_written = true;
+            is_logged = true;
             const first: u64 = if (assigned != null) self.next_row else 0;
             if (assigned != null) self.next_row += count;
             self.kind = rows.kind;
@@ -1044,7 +1045,7 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             try self.check_writable(diagnostic);
-            if (self.is_live) try self.remove_litter(diagnostic);
+            if (self.is_written()) try self.remove_litter(diagnostic);
         }
 
         /// The name of a segment's folder that is still to be made; no other gets it.
@@ -1161,7 +1162,7 @@ pub fn Live(comptime Store: type) type {
         pub fn sync(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.is_live) return;
+            if (!self.options.writable or !self.is_written()) return;
             try self.check_writable(diagnostic);
             try self.wait_until_synced(self.sequence, diagnostic);
         }
@@ -1171,7 +1172,7 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             try self.check_writable(diagnostic);
-            if (!self.is_live) return;
+            if (!self.is_written()) return;
             try self.make_checkpoint(diagnostic);
         }
 
@@ -1179,7 +1180,7 @@ pub fn Live(comptime Store: type) type {
         pub fn finish(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.begun or !self.is_live) return;
+            if (!self.options.writable or !self.begun or !self.is_written()) return;
             if (self.poisoned) {
                 // Every caller that waited for a sync has its error.
                 if (self.options.durability == .sync or self.synced_sequence >= self.sequence) return;
@@ -1205,7 +1206,7 @@ pub fn Live(comptime Store: type) type {
 
         /// Prepares a call that makes a part of its rows before it brings them; their vectors stay with it. Nothing is
         /// done where it could not come now: Done.outcome.
-        /// The folder is live from here on. Numbers are given out for good: also where the call fails no row gets them.
+        /// The folder counts as written to from here on. Numbers are given out for good: also where the call fails no row gets them.
         pub fn reserve(self: *Self, given: rows_file.Rows, diagnostic: *Diagnostic) Error!Done {
             self.mutex.lock();
             defer self.mutex.unlock();
@@ -1220,7 +1221,7 @@ pub fn Live(comptime Store: type) type {
                 defer self.put_back(pending_delete.items);
                 if (try self.take_warm_start(&given, null, &pending_delete, diagnostic)) |refused| return refused;
             }
-            if (!self.is_live) try self.adopt(diagnostic);
+            if (!self.is_written()) try self.adopt(diagnostic);
             const first = self.next_row;
             if (numbered) {
                 try self.reserved.append(self.allocator, .{ .first = first, .count = given.count });
@@ -1320,7 +1321,7 @@ pub fn Live(comptime Store: type) type {
             defer self.mutex.unlock();
             while (self.syncing) self.changed.wait(&self.mutex); // from here on the lock is kept
             try self.check_writable(diagnostic);
-            if (!self.is_live) {
+            if (!self.is_written()) {
                 diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
                 return error.InvalidArgument;
             }
@@ -1450,7 +1451,7 @@ pub fn Live(comptime Store: type) type {
         }
 
         fn write_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
-            if (!self.is_live) return self.adopt(diagnostic);
+            if (!self.is_written()) return self.adopt(diagnostic);
             try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
@@ -1469,7 +1470,7 @@ pub fn Live(comptime Store: type) type {
         fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
             while (self.syncing) self.changed.wait(&self.mutex);
             if (self.poisoned) return self.check_writable(diagnostic);
-            if (self.is_live and self.wal != null and self.position.offset == self.wal_begin) return; // nothing to commit
+            if (self.wal != null and self.position.offset == self.wal_begin) return; // nothing to commit
             try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
@@ -1682,27 +1683,36 @@ pub fn Live(comptime Store: type) type {
 
         // ---- the first write ----
         //
-        // From an index as it was built to live data: its files get a second name in a segment, live.json names the segment, and the
-        // names in the folder itself go, the manifest first. An older velo then finds no index rather than a wrong one.
+        // A build leaves the files of its segment in the folder of the index itself. The first write gives them a second name in a
+        // folder of their own, as every other segment has, and writes live.json, which names it. Then the first names go, the
+        // manifest first: an older velo finds no index rather than a wrong one.
         //
-        // Killed before live.json is there, the folder is the index it was, and what stands beside is litter; killed after, the
-        // next writer takes the rest of the old names away.
+        // Killed before live.json is there, the folder is as the build left it, and the second names are litter; killed after, the
+        // next writer takes the rest of the first names away.
 
-        /// An index without live.json: one segment, the folder itself.
-        pub fn describe(self: *Self, diagnostic: *Diagnostic) Error!void {
+        /// The manifest of a folder as its build left it: one segment, and no log yet. No other code knows of this form. All memory
+        /// is `arena`'s.
+        fn describe_build(self: *Self, arena: std.mem.Allocator, diagnostic: *Diagnostic) Error!manifest_file.FolderManifest {
             var parsed = try self.read_segment_manifest(segment_manifest.file_name, diagnostic);
             defer parsed.deinit();
             const found = &parsed.value;
-            for (self.segments.items) |*segment| {
-                if (segment.n == found.n and std.mem.eql(u8, segment.uuid, found.uuid)) return; // as before
-            }
-            if (self.begun) return diagnostics.replaced(diagnostic);
-            self.dim = found.dim;
-            self.dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a type that is none", .{});
-            const metric = try self.allocator.dupe(u8, found.metric);
-            self.allocator.free(self.metric);
-            self.metric = metric;
-            try self.add_segment("", found.uuid, found.n, null);
+            const dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a type that is none", .{});
+            const uuid = try arena.dupe(u8, found.uuid);
+            return .{
+                .readers_understand = manifest_file.understood(false, false),
+                .writers_understand = manifest_file.understood(false, false),
+                .uuid = &@as([32]u8, @splat('0')),
+                .generation = 0,
+                .dim = found.dim,
+                .metric = try arena.dupe(u8, found.metric),
+                .dtype = @tagName(dtype),
+                .built = uuid,
+                .sequence = 0,
+                .next_row = 0,
+                .next_file = 2,
+                .parts = try arena.dupe(manifest_file.Segment, &.{.{ .path = manifest_file.built_segment, .uuid = uuid, .n = found.n }}),
+                .first_log = "",
+            };
         }
 
         pub fn read_segment_manifest(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!segment_manifest.Parsed {
@@ -1722,37 +1732,26 @@ pub fn Live(comptime Store: type) type {
             };
         }
 
-        /// The first write, with the lock held: when this returns the folder is live and its log empty.
+        /// The first write, with the lock held: when this returns the folder has a manifest and an empty log.
         fn adopt(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
             const segment = &self.segments.items[0];
             if (segment.finder == null) try self.open_finder(segment, diagnostic);
             self.prng.source.fill(self.uuid[0..16]);
             const raw: [16]u8 = self.uuid[0..16].*;
             _ = std.fmt.bufPrint(&self.uuid, "{x}", .{&raw}) catch unreachable;
-            const built = try self.allocator.dupe(u8, segment.uuid);
-            if (self.built) |before| self.allocator.free(before);
-            self.built = built;
-            self.next_file = 2;
-            var adopted = segment.*;
-            adopted.path = try self.allocator.dupe(u8, "part-0000000000000001");
-            errdefer if (!self.is_live) self.allocator.free(adopted.path);
-            self.make_segment(adopted.path, diagnostic) catch |err| {
-                store.remove_folder(adopted.path) catch {}; // litter: the next try takes it away
+            self.make_segment(segment.path, diagnostic) catch |err| {
+                self.store.remove_folder(segment.path) catch {}; // litter: the next try takes it away
                 return err;
             };
-            self.write_new_manifest((&adopted)[0..1], self.delta, diagnostic) catch |err| {
-                if (!self.poisoned) store.remove_folder(adopted.path) catch {};
+            self.write_new_manifest(self.segments.items, self.delta, diagnostic) catch |err| {
+                if (!self.poisoned) self.store.remove_folder(segment.path) catch {};
                 return err;
             };
             {
                 self.seen.lock();
                 defer self.seen.unlock();
-                self.allocator.free(segment.path);
-                segment.* = adopted;
                 self.show_all();
             }
-            self.is_live = true;
             self.remove_old_names(diagnostic) catch |err| {
                 self.poisoned = true;
                 return err;
@@ -1875,6 +1874,7 @@ pub fn Live(comptime Store: type) type {
                 .delta_layout = self.delta_layout,
                 .sequence = self.shown_sequence,
                 .schema_version = self.schema_version,
+                .is_as_built = segments.len == 1 and records.len == 0 and std.mem.eql(u8, segments[0].path, manifest_file.built_segment),
                 .segments = segments,
                 .names = names,
                 .delta = delta.hold(),
@@ -1896,7 +1896,7 @@ pub fn Live(comptime Store: type) type {
                 deleted += segment.deleted_count;
             }
             return .{
-                .is_live = self.is_live,
+                .is_written = self.is_written(),
                 .is_writable = self.options.writable,
                 .generation = self.generation,
                 .sequence = self.sequence,
@@ -1910,8 +1910,8 @@ pub fn Live(comptime Store: type) type {
                 .delta_bytes_max = self.options.delta_bytes,
                 .kind = self.kind,
                 .next_row = self.next_row,
-                .log_bytes = if (self.is_live and self.begun) self.position.offset else 0,
-                .log_synced_bytes = if (self.is_live and self.begun) @max(self.synced_offset, self.position.promise) else 0,
+                .log_bytes = if (self.is_written() and self.begun) self.position.offset else 0,
+                .log_synced_bytes = if (self.is_written() and self.begun) @max(self.synced_offset, self.position.promise) else 0,
                 .poisoned = self.poisoned,
             };
         }

@@ -12,6 +12,9 @@ const format = "velo-live";
 const version = 1;
 const checksum_key = ",\n  \"checksum\": \"";
 
+/// The name of the segment that a build made. Every later file has a higher number, so no other segment has it.
+pub const built_segment = "part-0000000000000001";
+
 /// Features that a reader must know to answer rightly, and a writer to write. An unknown name refuses.
 pub const known = [_][]const u8{ "tombstones", rows_name, columns_name };
 const rows_name = "rows";
@@ -50,7 +53,7 @@ pub const FolderManifest = struct {
     ids: ?[]const u8 = null,
     /// Columns of the metadata, those that were added last. Older roots say it only of a folder that was made without rows.
     schema: ?[]const u8 = null,
-    /// The uuid of the index that this folder was before its first write, by which a collection knows its shards.
+    /// The uuid of the segment that this folder was built with, by which a collection knows its shards.
     built: ?[]const u8 = null,
     /// The last change that the files named here hold; the log begins behind it.
     sequence: u64,

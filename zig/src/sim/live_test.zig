@@ -51,13 +51,13 @@ fn make_index(allocator: std.mem.Allocator, store: *SimulatedStore) !void {
 /// An ordinary index lies where the manifest says, or where it always lay, and never at both places once a write was
 /// acknowledged.
 fn check_files(store: *SimulatedStore, acknowledged: bool) !void {
-    const is_live = store.names.contains(live_room.manifest.file_name);
-    if (acknowledged and !is_live) return error.ManifestLost;
+    const is_written = store.names.contains(live_room.manifest.file_name);
+    if (acknowledged and !is_written) return error.ManifestLost;
     if (acknowledged and store.names.contains("manifest.json")) return error.OlderVeloFindsIt;
     const segment = "part-0000000000000001/";
     for ([_][]const u8{ "codes.bin", "pages.bin", "manifest.json" }) |name| {
         var buffer: [64]u8 = undefined;
-        const path = if (is_live) try std.fmt.bufPrint(&buffer, segment ++ "{s}", .{name}) else name;
+        const path = if (is_written) try std.fmt.bufPrint(&buffer, segment ++ "{s}", .{name}) else name;
         const node = store.names.get(path) orelse return error.FileLost;
         if (name[0] != 'm' and !std.mem.eql(u8, name[0..5], store.nodes.items[node].current.items)) return error.FileChanged;
     }
