@@ -9,7 +9,7 @@ import pytest
 
 import velo
 from velo.errors import CorruptIndexError, UnsupportedError
-from velo.folder.manifest import data_folder, data_folders
+from velo.folder.manifest import data_folder, data_folders, read_folder_manifest
 from velo.folder.replace import clean_folder
 
 
@@ -35,6 +35,31 @@ def test_several_segments(tmp_path: Path) -> None:
         data_folder(tmp_path)
     (tmp_path / "live.json").write_text('{"parts": [], "first_log": "c"}')
     assert data_folders(tmp_path) == []
+
+
+def test_a_build_is_one_segment_before_and_after_its_first_write(tmp_path: Path) -> None:
+    path = tmp_path / "a.velo"
+    vectors = np.random.default_rng(3).normal(size=(300, 6)).astype(np.float32)
+    velo.build(path, vectors, threads=1, calibrate=False).close()
+    before = read_folder_manifest(path)
+    assert [one.path for one in before.segments] == ["."]
+    assert (before.built_segment, before.files, before.text) == (before.segments[0], (), None)
+    with velo.open(path, threads=1) as reader, velo.open(path, writable=True, threads=1) as writer:
+        [unwritten] = writer.info()["live"]["parts"]
+        assert unwritten["bytes"] is None
+        even = np.arange(300) % 2 == 0
+        for number, index in enumerate((writer, reader)):
+            writer.delete([number])
+            index.refresh()
+            # A mask has the order of the build, also once rows were deleted.
+            assert index.search(vectors[2], 1, list_size=100, filter=even).ids.tolist() == [[2]]
+            [written] = index.info()["live"]["parts"]
+            assert written["path"] == unwritten["path"]
+            assert written["bytes"] > 0
+    after = read_folder_manifest(path)
+    assert [one.path for one in after.segments] == [unwritten["path"]]
+    assert after.built_segment == after.segments[0]
+    assert all((path / name).is_file() for name in (*after.files, after.log))
 
 
 def test_a_folder_that_was_built_anew_is_not_taken_for_the_one_before(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ pub fn Live(comptime Store: type) type {
         wal_header: wal_file.Header = undefined,
         /// The offset of the first record that is a change: behind those that were carried over.
         wal_begin: u64 = 0,
-        position: wal_file.Position = undefined,
+        position: wal_file.Position = .{ .salt = 0, .offset = 0, .sequence = 0 },
         /// The change that the tombstone files hold.
         manifest_sequence: u64 = 0,
         sequence: u64 = 0,
@@ -371,14 +371,14 @@ pub fn Live(comptime Store: type) type {
                 self.kind = built.kind;
                 self.next_row = @max(self.next_row, built.next_row);
             }
-            if (self.is_written() and !self.options.writable) {
+            if (self.is_written()) if (self.options.writable) {
+                const end = try self.replay_all(diagnostic);
+                try self.take_over(end, diagnostic);
+            } else {
                 self.begun = true;
                 errdefer self.begun = false;
                 _ = try self.look(true, diagnostic);
-            } else if (self.is_written()) {
-                const end = try self.replay_all(diagnostic);
-                try self.take_over(end, diagnostic);
-            }
+            };
             self.shown_sequence = self.sequence;
             self.begun = true;
         }
@@ -1162,7 +1162,7 @@ pub fn Live(comptime Store: type) type {
         pub fn sync(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.is_written()) return;
+            if (!self.options.writable) return;
             try self.check_writable(diagnostic);
             try self.wait_until_synced(self.sequence, diagnostic);
         }
@@ -1180,14 +1180,14 @@ pub fn Live(comptime Store: type) type {
         pub fn finish(self: *Self, diagnostic: *Diagnostic) Error!void {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.begun or !self.is_written()) return;
+            if (!self.options.writable or !self.begun) return;
             if (self.poisoned) {
                 // Every caller that waited for a sync has its error.
                 if (self.options.durability == .sync or self.synced_sequence >= self.sequence) return;
                 return self.check_writable(diagnostic);
             }
             try self.wait_until_synced(self.sequence, diagnostic);
-            if (self.last_is_promise or self.position.offset == wal_file.header_bytes) return;
+            if (self.last_is_promise or self.position.offset <= wal_file.header_bytes) return;
             var record: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
             self.synced_offset = self.position.offset;
             try self.append(&record, .promise, 0, diagnostic);
@@ -1221,7 +1221,7 @@ pub fn Live(comptime Store: type) type {
                 defer self.put_back(pending_delete.items);
                 if (try self.take_warm_start(&given, null, &pending_delete, diagnostic)) |refused| return refused;
             }
-            if (!self.is_written()) try self.adopt(diagnostic);
+            try self.begin_writing(&.{}, diagnostic);
             const first = self.next_row;
             if (numbered) {
                 try self.reserved.append(self.allocator, .{ .first = first, .count = given.count });
@@ -1910,8 +1910,8 @@ pub fn Live(comptime Store: type) type {
                 .delta_bytes_max = self.options.delta_bytes,
                 .kind = self.kind,
                 .next_row = self.next_row,
-                .log_bytes = if (self.is_written() and self.begun) self.position.offset else 0,
-                .log_synced_bytes = if (self.is_written() and self.begun) @max(self.synced_offset, self.position.promise) else 0,
+                .log_bytes = self.position.offset,
+                .log_synced_bytes = @max(self.synced_offset, self.position.promise),
                 .poisoned = self.poisoned,
             };
         }
