@@ -52,7 +52,7 @@ def test_a_build_is_one_segment_before_and_after_its_first_write(tmp_path: Path)
             writer.delete([number])
             index.refresh()
             # A mask has the order of the build, also once rows were deleted.
-            assert index.search(vectors[2], 1, list_size=100, filter=even).ids.tolist() == [[2]]
+            assert index.search(vectors[2], 1, list_size=100, filter=even).ids.tolist() == [2]
             [written] = index.info()["live"]["parts"]
             assert written["path"] == unwritten["path"]
             assert written["bytes"] > 0
