@@ -210,6 +210,7 @@ pub fn build(b: *std.Build) void {
         .{ .name = "filter", .short = false, .all_tests = false },
         .{ .name = "graph", .short = false, .all_tests = false },
         .{ .name = "live", .short = true, .all_tests = false },
+        .{ .name = "capi", .short = true, .all_tests = false },
         .{ .name = "io", .short = true, .all_tests = true },
         .{ .name = "search", .short = false, .all_tests = true },
         .{ .name = "sim", .short = true, .all_tests = long },

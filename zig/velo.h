@@ -1,7 +1,7 @@
 /* velo.h: the C ABI of libvelo. Read by cffi in ABI mode (velo/_native), so: no macros beyond the guard, no inline code;
  * limits are an enum.
  *
- * Rules. Handles are opaque. Every call returns a velo_status; details of the last failure of the calling thread come
+ * Rules. Handles are opaque: pointers, or numbers, 0 for none. Every call returns a velo_status; details of the last failure of the calling thread come
  * from velo_last_error. Results leave through *_out; arrays belong to the caller. Structs start with struct_size (set
  * by the caller) and are only ever appended to; a zero field means "the default". No call calls back. Every call may
  * run without the GIL, and any handle may be used from several threads at once unless its comment says otherwise.
@@ -203,8 +203,22 @@ int32_t velo_build_close(velo_build **build);
 /* ---- an open index ---- */
 
 typedef struct velo_live_view velo_live_view;
-typedef struct velo_index velo_index;
 typedef struct velo_filter velo_filter;
+
+/* Handles that one thread may close while others call with them. A call with a handle that was closed returns VELO_CLOSED, one
+ * with a handle of the parent in a child of fork VELO_FORKED. A close keeps further calls out and waits for those inside; after
+ * 100 ms it returns VELO_BUSY, and is to be called again. A second close does nothing. */
+typedef uint64_t velo_index;
+typedef uint64_t velo_live;
+typedef uint64_t velo_scope;
+
+/* A scope is for blocks of several calls: it closes when no block holds it. `held_out` is 0 before; velo_scope_leave sets it to 0
+ * and does nothing where it is, so that a block ends once, whatever interrupted the caller. */
+int32_t velo_scope_open(velo_scope *scope_out);
+int32_t velo_scope_check(velo_scope scope);
+int32_t velo_scope_enter(velo_scope scope, velo_scope *held_out);
+int32_t velo_scope_leave(velo_scope *held);
+int32_t velo_scope_close(const velo_scope *scope);
 
 typedef struct velo_open_options {
     uint32_t struct_size;
@@ -219,15 +233,14 @@ typedef struct velo_open_options {
     uint32_t simulated_faults;     /* libvelo_sim only: bit set, see docs/HACKING.md */
     uint32_t queue_depth;          /* reads in flight a worker; 0 = 64 */
     double cache_share;            /* share of memory_bytes for a cache: of pages, or of records with links on disk; negative = by plan */
-    velo_index *workers_of;        /* search with the workers of this index, whatever the options say of threads, queues and
-                                    * device; NULL = with those of the indexes that were opened with the same options */
+    velo_index workers_of;         /* search with the workers of this index, whatever the options say of threads, queues and
+                                    * device; 0 = with those of the indexes that were opened with the same options */
     uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */
 } velo_open_options;
 
-int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index **index_out);
-/* Searches under way end with VELO_CLOSED; workers stop with the last of their indexes. `*index` is taken and NULL from then on,
- * so that to close twice is to close once, whatever interrupted the caller. */
-int32_t velo_index_close(velo_index **index);
+int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index *index_out);
+/* Submitted searches that have not ended end with VELO_CLOSED; workers stop with the last of their indexes. */
+int32_t velo_index_close(const velo_index *index);
 
 typedef struct velo_index_info {
     uint32_t struct_size;
@@ -263,7 +276,7 @@ typedef struct velo_index_info {
     int32_t cache_refused;         /* 1: the system refused memory for cached pages; searches read them */
 } velo_index_info;
 
-int32_t velo_index_info_get(velo_index *index, velo_index_info *info_out);
+int32_t velo_index_info_get(velo_index index, velo_index_info *info_out);
 
 typedef struct velo_search_options {
     uint32_t struct_size;
@@ -314,7 +327,7 @@ typedef struct velo_search_out {
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with
  * filter_count 1 (the same for all) or query_count (each may be NULL). Returns VELO_OK when every query did; else the
  * first failing status, and `statuses` tells each. */
-int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint64_t query_count,
+int32_t velo_search(velo_index index, const void *queries, int32_t dtype, uint64_t query_count,
                     const velo_filter *const *filters, uint64_t filter_count,
                     const velo_search_options *options, velo_search_out *out);
 
@@ -322,7 +335,7 @@ int32_t velo_search(velo_index *index, const void *queries, int32_t dtype, uint6
  * one burst of reads. They have one dimension and one metric, and share workers (velo_open_options.workers_of). Options
  * are resolved for each of them. Counters are sums; `rounds` are those of all together. */
 typedef struct velo_segment {
-    velo_index *index;
+    velo_index index;
     int64_t first;                 /* what its vertices are counted from in the answer */
     const velo_filter *const *filters; /* filter_count of them; NULL = all rows */
 } velo_segment;
@@ -365,7 +378,7 @@ typedef struct velo_filter_plan_info {
     velo_filter_cost late;
     uint64_t gate_needs_bytes;     /* memory with which the gate could be had; 0 where it can, or with no budget */
 } velo_filter_plan_info;
-int32_t velo_filter_plan(velo_index *index, const velo_filter *filter, const velo_search_options *options,
+int32_t velo_filter_plan(velo_index index, const velo_filter *filter, const velo_search_options *options,
                          velo_filter_plan_info *plan_out);
 
 /* The asynchronous form: queries are copied, `out` and the filters must stay alive until the ticket is reaped. The first
@@ -380,17 +393,18 @@ int32_t velo_submit_each(const velo_segment *segments, uint32_t segment_count, c
                          uint64_t query_count, uint64_t filter_count,
                          const velo_search_options *options, velo_search_out *out, uint64_t first_query, uint64_t first_ticket, uint64_t *submitted_out);
 typedef struct velo_completion { uint64_t ticket; int32_t status; uint32_t reserved; } velo_completion;
-int32_t velo_reap(velo_index *index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
+int32_t velo_reap(velo_index index, velo_completion *completions_out, uint32_t capacity, uint32_t *count_out);
 /* The ticket's queries end as VELO_CANCELED as soon as a worker looks at them; the ticket is reaped as ever. One that has
  * ended already is left as it is. */
-int32_t velo_cancel(velo_index *index, uint64_t ticket);
-int32_t velo_event_fd(velo_index *index, int32_t *fd_out);
+int32_t velo_cancel(velo_index index, uint64_t ticket);
+/* fd_out: a descriptor for the caller to close. */
+int32_t velo_event_fd(velo_index index, int32_t *fd_out);
 
 /* The stored vectors (VELO_UNSUPPORTED without them), as float32, in the space of the input. */
-int32_t velo_get_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+int32_t velo_get_vectors(velo_index index, const uint32_t *vertices, uint64_t count, float *vectors_out);
 /* What the whole codes tell of the vectors, stored or not, as float32, in the space of the input: as far from them as the
  * codes err. Whole numbers where the input was of whole numbers; of VELO_METRIC_COSINE a direction of length 1, or zero. */
-int32_t velo_decode_vectors(velo_index *index, const uint32_t *vertices, uint64_t count, float *vectors_out);
+int32_t velo_decode_vectors(velo_index index, const uint32_t *vertices, uint64_t count, float *vectors_out);
 
 /* Storing the vectors of an index that was built without them: open, then every row of the build once and in its order,
  * then commit. `dim` and `dtype` are those of the rows, and of the index. `order` holds the row of each vertex, `count` of them (velo_build_order). The index is whole all the while:
@@ -428,7 +442,7 @@ typedef struct velo_expectation {
     float records_scored;
 } velo_expectation;
 
-int32_t velo_expect(velo_index *index, const velo_search_options *options, velo_expectation *expectation_out);
+int32_t velo_expect(velo_index index, const velo_search_options *options, velo_expectation *expectation_out);
 
 typedef struct velo_memory_plan {
     uint32_t struct_size;
@@ -442,7 +456,7 @@ typedef struct velo_memory_plan {
 } velo_memory_plan;
 
 /* What opening this index with that budget (0: none) would choose, and what a search would be like then. Opens nothing. */
-int32_t velo_plan_for(velo_index *index, uint64_t memory_bytes, const velo_search_options *options,
+int32_t velo_plan_for(velo_index index, uint64_t memory_bytes, const velo_search_options *options,
                       velo_memory_plan *plan_out, velo_expectation *expectation_out);
 
 /* ---- sizes by shape alone, before there are vectors ---- */
@@ -583,8 +597,6 @@ int32_t velo_filter_close(velo_filter *filter);
 
 /* ---- live data: rows of an index come and go while it answers (docs/FORMAT.md, "Live data") ---- */
 
-typedef struct velo_live velo_live;
-
 typedef enum velo_durability {
     VELO_DURABILITY_SYNC = 0,      /* a write returns once it is on the device; one sync serves all that wait */
     VELO_DURABILITY_INTERVAL = 1,  /* it is there 100 ms later */
@@ -708,41 +720,41 @@ typedef struct velo_live_record {
  * (borrowed until close), begin, which reads tombstones and log. begin
  * also takes what the segments' files say, which the root keeps from the first write on: the velo_id_kind (-1: no segment says),
  * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. */
-int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live **live_out);
+int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live *live_out);
 /* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
 /* The folder of a segment inside the index (velo_live_info.is_written), and its uuid, NUL-terminated; 65 bytes each hold any. */
-int32_t velo_live_segment(velo_live *live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
+int32_t velo_live_segment(velo_live live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
 /* The folder of a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32 bytes. */
-int32_t velo_live_next_segment(velo_live *live, char *path_out, uint64_t capacity);
-int32_t velo_live_attach(velo_live *live, uint32_t segment, const velo_ids *ids);
-int32_t velo_live_begin(velo_live *live, int32_t id_kind, uint64_t next_row, const char *schema);
+int32_t velo_live_next_segment(velo_live live, char *path_out, uint64_t capacity);
+int32_t velo_live_attach(velo_live live, uint32_t segment, const velo_ids *ids);
+int32_t velo_live_begin(velo_live live, int32_t id_kind, uint64_t next_row, const char *schema);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
  * a failed sync every further write is VELO_IO, until the index is opened again. */
-int32_t velo_live_delete(velo_live *live, const velo_ids *ids, velo_live_done *done_out);
+int32_t velo_live_delete(velo_live live, const velo_ids *ids, velo_live_done *done_out);
 /* The same for rows of a view: segment UINT32_MAX is the delta. `layout` is the view's. */
-int32_t velo_live_delete_rows(velo_live *live, uint64_t layout, const uint32_t *segments, const uint32_t *vertices,
+int32_t velo_live_delete_rows(velo_live live, uint64_t layout, const uint32_t *segments, const uint32_t *vertices,
                               uint64_t row_count, velo_live_done *done_out);
 /* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
-int32_t velo_live_insert(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+int32_t velo_live_insert(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
 /* A call of more rows than the delta has room for comes as a segment: reserve, make an ordinary index of the rows in a folder of
  * velo_live_next_segment, and insert_segment. `ids` and `options` as for velo_live_insert, without vectors and metadata. reserve
  * tells early what insert_segment would tell at this moment; `row` is then the number of the first row, where the index gives
  * them, to be given as `first_row`. The segment's files are complete and synced; `segment_ids` are its own, borrowed as by attach.
  * All of its rows are there when insert_segment returns, and on the device. The outcome is that of velo_live_insert. */
-int32_t velo_live_reserve(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
-int32_t velo_live_insert_segment(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t first_row,
+int32_t velo_live_reserve(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
+int32_t velo_live_insert_segment(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t first_row,
                               const char *path, const char *uuid, const velo_ids *segment_ids, velo_live_done *done_out);
 /* An upsert in the place of rows of a view, given as to velo_live_delete_rows: where one of them is there no more nothing is
  * done, and the outcome is VELO_OUTCOME_STALE. */
-int32_t velo_live_update(velo_live *live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
+int32_t velo_live_update(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
                          const uint32_t *segments, const uint32_t *vertices, velo_live_done *done_out);
 /* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the segments are others now, so it
  * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
-int32_t velo_live_refresh(velo_live *live, int32_t *changed_out);
-int32_t velo_live_view_take(velo_live *live, velo_live_view **view_out);
-/* Another number once a call of this handle may have changed what a view shows. */
-uint64_t velo_live_version(const velo_live *live);
+int32_t velo_live_refresh(velo_live live, int32_t *changed_out);
+int32_t velo_live_view_take(velo_live live, velo_live_view **view_out);
+/* Another number once a call of this handle may have changed what a view shows; 0 after it was closed. */
+uint64_t velo_live_version(velo_live live);
 /* As velo_live_segment, of the segments of a view. */
 int32_t velo_live_view_segment(const velo_live_view *view, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
 int32_t velo_live_view_info_get(const velo_live_view *view, velo_live_view_info *info_out);
@@ -760,21 +772,21 @@ int32_t velo_live_view_search(const velo_delta *delta, const float *queries, uin
  * each of the segments ceil(n / 64) words, bit v = its row v went into the new one. What of that was deleted or replaced since
  * is dead in it from its first moment. VELO_OUTCOME_STALE: another commit changed its sources. A
  * commit of segments and one of the delta may be under way together; a folder in the making is held by a shared flock. */
-int32_t velo_live_commit(velo_live *live, const velo_live_view *view, const uint32_t *segments, uint32_t segment_count,
+int32_t velo_live_commit(velo_live live, const velo_live_view *view, const uint32_t *segments, uint32_t segment_count,
                        const uint64_t *taken, int32_t with_delta, const char *path, const char *uuid, const velo_ids *ids, velo_live_done *done_out);
 /* The columns as they are now: as much of `schema` as `capacity` takes, no zero behind it, its size (0: there are none), and a
  * version that changes with it. */
-int32_t velo_live_schema(velo_live *live, char *text_out, uint64_t capacity, uint64_t *size_out, uint64_t *version_out);
+int32_t velo_live_schema(velo_live live, char *text_out, uint64_t capacity, uint64_t *size_out, uint64_t *version_out);
 /* Columns were added: the schema from now on, where it is still of `version`; else nothing is done, and the outcome is
  * VELO_OUTCOME_STALE. On the device when this returns. Segments and records stay as they are: they may lack the last columns. */
-int32_t velo_live_set_schema(velo_live *live, const char *schema, uint64_t version, velo_live_done *done_out);
+int32_t velo_live_set_schema(velo_live live, const char *schema, uint64_t version, velo_live_done *done_out);
 /* Takes away segments that were folded, as far as nobody holds a shared flock on their folder. */
-int32_t velo_live_sweep(velo_live *live);
+int32_t velo_live_sweep(velo_live live);
 int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */
-int32_t velo_live_sync(velo_live *live);
-int32_t velo_live_info_get(velo_live *live, velo_live_info *info_out);
-/* A writer syncs. The handle is gone, whatever the status, and `*live` is NULL. No call may be inside. */
-int32_t velo_live_close(velo_live **live);
+int32_t velo_live_sync(velo_live live);
+int32_t velo_live_info_get(velo_live live, velo_live_info *info_out);
+/* A writer syncs. The handle is closed, whatever the status is but VELO_BUSY. */
+int32_t velo_live_close(const velo_live *live);
 
 #endif

@@ -155,7 +155,7 @@ def test_a_search_takes_both_ends_and_nothing_beyond(index: velo.Index, name: st
 @pytest.mark.parametrize("name", ["queries_in_flight", "queue_depth", "cache_share", "threads"])
 def test_an_open_takes_both_ends_and_nothing_beyond(index: velo.Index, name: str) -> None:
     def status(value: float) -> tuple[int, str]:
-        options, out = _native.new("velo_open_options"), _native.ffi.new("velo_index **")
+        options, out = _native.new("velo_open_options"), _native.ffi.new("velo_index *")
         options.threads, options.io, options.memory_bytes = 1, 2, 1 << 20
         setattr(options, name, value)
         code = _native.lib.velo_index_open(os.fsencode(index.path), options, out)

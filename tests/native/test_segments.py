@@ -28,9 +28,9 @@ QUEUE_DEPTH = 37
 
 
 def opened(path: Path, beside: Any = None, threads: int = 2) -> Any:
-    """A ``velo_index **`` that closes itself."""
+    """A ``velo_index *`` that closes itself."""
     ffi, lib = _native.ffi, _native.lib
-    place = ffi.gc(ffi.new("velo_index **"), lib.velo_index_close)
+    place = ffi.gc(ffi.new("velo_index *"), lib.velo_index_close)
     options = _native.new("velo_open_options")
     options.threads, options.cache_share, options.queue_depth = threads, -1, QUEUE_DEPTH
     if beside is not None:
@@ -101,11 +101,10 @@ def test_vertices_are_counted_from_where_a_caller_says(large: Any, folders: dict
 
 
 def test_what_cannot_be_searched_as_one_is_refused(large: Any, folders: dict[str, Path]) -> None:
-    null = _native.ffi.NULL
     low, high = native_limit("segments")
     assert f"{low - 1} parts" in refusal(count=low - 1)
     assert f"{high + 1} parts" in refusal((large[0], 0), count=high + 1)
-    assert "index" in refusal((large[0], 0), (null, 0))
+    assert "index" in refusal((large[0], 0), (0, 0))
     assert "given before" in refusal((large[0], 0), (large[0], 5))
     alone = opened(folders["small"], threads=1)
     assert "workers_of" in refusal((large[0], 0), (alone[0], 1_000))

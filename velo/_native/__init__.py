@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from velo._native.abi import CData, Library
 from velo._native.library import native
-from velo._native.status import check, error_of
+from velo._native.status import check, close, error_of
 from velo._native.structs import address, new, pointer, text
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "address",
     "build_mode",
     "check",
+    "close",
     "error_of",
     "ffi",
     "lib",

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
+from velo._native.abi import CData
 from velo._native.library import ERRORS_BY_STATUS, native
 from velo._native.structs import new, text
 from velo.errors import IndexExistsError, NotAnIndexError, VeloError
 
 #: Errors for which a caller of `check` may name the argument that the library does not know by its name.
 _ABOUT_ARGUMENTS: Final = (ValueError, NotAnIndexError, IndexExistsError)
+
+
+def close(function: Callable[[CData], int], place: CData) -> None:
+    """Close the handle in a place; an interrupt ends the wait for calls inside, and closing goes on later."""
+    while (status := function(place)) == native().lib.VELO_BUSY:
+        pass
+    check(status)
 
 
 def check(status: int, argument: str | None = None) -> None:

@@ -174,8 +174,7 @@ def excluding(
     options.excluded_vertices = left_out  # alive as long as left_out is
     native, _ = native_queries(queries, segment.dim)
     answer = Answer(len(native), k)
-    status = segment.guard.call(
-        _native.lib.velo_search,
+    status = _native.lib.velo_search(
         segment.handle,
         _native.pointer("uint8_t", native),
         QUERY_DTYPES[native.dtype],

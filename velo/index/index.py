@@ -153,8 +153,7 @@ class Index:
         self._newest: Snapshot | None = None
         #: That of the folder of a reader when `_newest` was made; -1 where other calls change what it shows.
         self._version = -1
-        with self._guard.inside():
-            self.dim = self._snapshot().dim
+        self.dim = self._snapshot().dim
         self.metric: MetricName = _METRICS[int(folders[0].live.info().metric)]
 
     # ---- the snapshot
@@ -172,8 +171,8 @@ class Index:
 
     def _seen(self) -> Snapshot:
         """The rows for a call that begins now."""
-        with self._guard.inside():
-            return self._snapshot()
+        self._guard.check()
+        return self._snapshot()
 
     @property
     def n(self) -> int:
@@ -326,7 +325,7 @@ class Index:
             and (segments := at.unfiltered) is not None
         ):
             prepared = at.prepared(k, recall, list_size, timeout_s, tuning, exact)
-            return prepared.search_one(self._guard.call, segments, at.ids, queries)
+            return prepared.search_one(self._guard.check, segments, at.ids, queries)
         columns = at.columns(return_metadata)
         effort = Effort(recall, list_size, timeout_s, tuning, exact)
         if text is not None or fusion is not None or candidates is not None or unknown != "error":
@@ -797,9 +796,8 @@ class Index:
         >>> index.get_vectors([3, 5]).shape
         (2, 32)
         """
-        with self._guard.inside():
-            at = self._snapshot()
-            vectors: Float32Array = at.vectors(at.vertices(ids), decoded=decoded)
+        at = self._seen()
+        vectors: Float32Array = at.vectors(at.vertices(ids), decoded=decoded)
         return vectors
 
     # ---- writes

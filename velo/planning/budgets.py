@@ -169,9 +169,7 @@ def _planned(index: Index, budget: int, whole: int, recall: float, k: int) -> Pl
     share = budget / whole
     try:
         [segment] = index._seen().segments
-        status = segment.opened.guard.call(
-            _native.lib.velo_plan_for, segment.opened.handle, budget, options, split, expected
-        )
+        status = _native.lib.velo_plan_for(segment.opened.handle, budget, options, split, expected)
         _native.check(status, "memory")
     except BudgetTooSmallError as error:
         return PlannedBudget(share, budget, needed_bytes=error.needed_bytes)

@@ -18,7 +18,7 @@ _NAMES: Final = {code: name for name, code in FILTER_PLANS.items()}
 
 
 def filter_plan_of(
-    index: Any,
+    index: int,
     filter: NativeFilter | None,  # noqa: A002
     options: Any,
     option: str,
@@ -85,7 +85,7 @@ class Prepared:
         self._spare_max = _SPARE_MAX if self.k <= _SPARE_K_MAX else 0
 
     def search_one(
-        self, call: Callable[..., int], segments: Sequence[Any], ids: Ids, query: AnyArray
+        self, check_open: Callable[[], None], segments: Sequence[Any], ids: Ids, query: AnyArray
     ) -> SearchResult:
         """The answer to one query without a filter of the caller.
 
@@ -102,8 +102,7 @@ class Prepared:
         except IndexError:
             answer = Answer(1, self.k)
         array, count, delta, filter_count, _ = segments
-        status = call(
-            _native.lib.velo_search_segments,
+        status = _native.lib.velo_search_segments(
             array,
             count,
             delta,
@@ -115,6 +114,7 @@ class Prepared:
             answer.out,
         )
         if status != 0:
+            check_open()
             _native.check(status, "queries")
         narrow = answer.narrow.copy()
         counts = narrow[0]
@@ -145,7 +145,7 @@ def prepare(segments: Sequence[Segment], k: int, effort: Effort) -> Prepared:
 
 def _expectation(segment: Segment, options: Any) -> Expectation:
     out = _native.new("velo_expectation")
-    _native.check(segment.guard.call(_native.lib.velo_expect, segment.handle, options, out))
+    _native.check(_native.lib.velo_expect(segment.handle, options, out))
     if not out.calibrated:
         return Expectation(int(out.list_size))
     return Expectation(

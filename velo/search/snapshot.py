@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from velo import _native
-from velo.errors import InvalidArgumentError, UnknownColumnError, UnknownIdError
+from velo.errors import ClosedError, InvalidArgumentError, UnknownColumnError, UnknownIdError
 from velo.filters.arrow_values import arrow_of, texts_of
 from velo.filters.compiler import Columns, FilterCompiler, filters_of, of_rows
 from velo.filters.native import NativeFilter
@@ -238,9 +238,7 @@ class Snapshot:
 
     def check_open(self) -> None:
         """Raise unless the index is open, and was opened by this process."""
-        if self.guard.forked or self.guard.closed:
-            with self.guard.inside():  # raises the error that applies
-                pass
+        self.guard.check()
 
     def prepared(
         self,
@@ -279,40 +277,42 @@ class Snapshot:
         self, queries: Any, k: int, filters: Any, effort: Effort, *, whole_delta: bool = False
     ) -> Request:
         """A search, checked and ready to run."""
-        with self.guard.inside():
-            compiled = filters_of(filters, self.filters)
-            rows = Rows(self.dim, self.segments, self.deltas, self.metadata)
-            prepared = self.prepared(k, *effort)
-            return Request(rows, prepared, queries, effort, compiled, whole_delta=whole_delta)
+        self.check_open()
+        compiled = filters_of(filters, self.filters)
+        rows = Rows(self.dim, self.segments, self.deltas, self.metadata)
+        prepared = self.prepared(k, *effort)
+        return Request(rows, prepared, queries, effort, compiled, whole_delta=whole_delta)
 
     def run(self, request: Request, argument: str = "queries") -> Request:
-        with self.guard.inside():
-            if request.query_count == 0:
-                return request
-            answers = []
-            for number, (_, arguments, answer) in enumerate(request.calls()):
-                if number > 0:
-                    request.end_by_deadline()
-                    arguments = (*arguments[:-1], request.options)
-                _native.check(
-                    self.guard.call(_native.lib.velo_search_segments, *arguments, answer.out), argument
-                )
-                answers.append(answer)
-            return request.merge([*answers, *request.search_further_deltas()])
+        if request.query_count == 0:
+            return request
+        answers = []
+        for number, (_, arguments, answer) in enumerate(request.calls()):
+            if number > 0:
+                request.end_by_deadline()
+                arguments = (*arguments[:-1], request.options)
+            status = _native.lib.velo_search_segments(*(*arguments, answer.out))
+            if status != 0:
+                self.check_open()  # its errors name the index
+                _native.check(status, argument)
+            answers.append(answer)
+        return request.merge([*answers, *request.search_further_deltas()])
 
     async def run_async(self, request: Request) -> Request:
         """Answer a request without blocking the event loop."""
-        with self.guard.inside():
-            if request.query_count == 0:
-                return request
-            calls = request.calls()
+        if request.query_count == 0:
+            return request
         answers = []
-        for number, (first, arguments, answer) in enumerate(calls):
+        for number, (first, arguments, answer) in enumerate(request.calls()):
             if number > 0:
                 request.end_by_deadline()
                 arguments = (*arguments[:-1], request.options)
             submit = partial(_native.lib.velo_submit_segments, *(*arguments, answer.out))
-            status = await first.completions.run(submit, (request, answer))  # the first index has the ticket
+            try:
+                status = await first.completions.run(submit, (request, answer))  # it has the ticket
+            except ClosedError:
+                self.check_open()
+                raise
             if status != 0:
                 raise request.failure(status)
             answers.append(answer)
@@ -327,12 +327,11 @@ class Snapshot:
         """The plan for the first filter in the largest segment; None without a filter or a segment."""
         if not self.segments:
             return None
-        with self.guard.inside():
-            largest = max(self.segments, key=lambda one: one.opened.n)
-            first = request.filters[0] if request.filters else None
-            own = first.segments[largest.stretch] if isinstance(first, ChunkedFilter) else first
-            compiled = largest.alive.applied([own])[0] if largest.alive.rows is not None else own
-            return filter_plan_of(largest.opened.handle, compiled, request.options, option)
+        largest = max(self.segments, key=lambda one: one.opened.n)
+        first = request.filters[0] if request.filters else None
+        own = first.segments[largest.stretch] if isinstance(first, ChunkedFilter) else first
+        compiled = largest.alive.applied([own])[0] if largest.alive.rows is not None else own
+        return filter_plan_of(largest.opened.handle, compiled, request.options, option)
 
     def matches(self, request: Request) -> int | None:
         """Living rows that pass the first filter; None without a filter."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from velo import _native
 from velo.errors import BusyError, ClosedError, VeloError
-from velo.segments.lifetime import LifetimeGuard
 
 if TYPE_CHECKING:
     import asyncio  # 7 MB that only those need who search with it: they have imported it
@@ -39,16 +38,17 @@ class Several(Protocol):
 class Completions:
     """The asynchronous side of one open index."""
 
-    def __init__(self, handle: Any, guard: LifetimeGuard) -> None:
+    def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._guard = guard
-        self._lock = threading.Lock()
+        #: Held for loops and their descriptors. The collector may close the index in a thread that has it.
+        self._lock = threading.RLock()
+        self._closed = False
         self._tickets = itertools.count(1)
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[int] | None, Any]] = {}
         self._slots: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[int]]] = deque()
         self._watched: dict[asyncio.AbstractEventLoop, int] = {}
-        self._completions = _native.native().ffi.new("velo_completion[]", _REAPED_AT_ONCE)
-        self._count = _native.native().ffi.new("uint32_t *")
+        self._completions = _native.ffi.new("velo_completion[]", _REAPED_AT_ONCE)
+        self._count = _native.ffi.new("uint32_t *")
 
     async def run(self, submit: Callable[[int], int], keep: Any) -> int:
         """Submit and wait.
@@ -69,31 +69,31 @@ class Completions:
 
         loop = asyncio.get_running_loop()
         while True:
-            with self._guard.inside():
-                self._watch(loop)
-                future: asyncio.Future[int] = loop.create_future()
-                ticket = next(self._tickets)
-                self._waiting[ticket] = loop, future, keep
-                try:
-                    _native.check(submit(ticket))
-                except BusyError:
-                    del self._waiting[ticket]
-                    slot: asyncio.Future[int] = loop.create_future()
+            self._watch(loop)
+            future: asyncio.Future[int] = loop.create_future()
+            ticket = next(self._tickets)
+            self._waiting[ticket] = loop, future, keep
+            try:
+                _native.check(submit(ticket))
+            except BusyError:
+                self._waiting.pop(ticket, None)
+                slot: asyncio.Future[int] = loop.create_future()
+                with self._lock:
                     self._slots.append((loop, slot))
-                    if not self._waiting:  # the last ones ended meanwhile: no reap will come to wake us
-                        slot.set_result(0)
-                except BaseException:
-                    del self._waiting[ticket]
-                    raise
-                else:
-                    slot = future
-            if slot is future:
-                try:
-                    return await future
-                except asyncio.CancelledError:
-                    self._abandon(ticket)
-                    raise
-            await slot
+                    # The last ones may have ended meanwhile: then no reap will come to wake us.
+                    if not self._waiting or self._closed:
+                        _resolve(loop, slot, 0)
+                await slot
+                continue
+            except BaseException:
+                self._waiting.pop(ticket, None)
+                future.cancel()  # a close may settle it still
+                raise
+            try:
+                return await future
+            except asyncio.CancelledError:
+                self.cancel(ticket)
+                raise
 
     def submit_each(
         self, count: int, submit: Callable[[int, int, Any], int], several: Several
@@ -118,41 +118,34 @@ class Completions:
         loop = asyncio.get_running_loop()
         outcomes: list[int | VeloError] = []
         first = 0
-        submitted = _native.native().ffi.new("uint64_t *")
-        with self._guard.inside():
-            self._watch(loop)
-            while first < count:
-                tickets = list(itertools.islice(self._tickets, count - first))  # consecutive: one call into C
-                for ticket in tickets:
-                    self._waiting[ticket] = loop, None, several
-                refusal = None
-                try:
-                    _native.check(submit(first, tickets[0], submitted))
-                except VeloError as error:
-                    refusal = error
-                taken = int(submitted[0])
-                outcomes += tickets[:taken]
-                for ticket in tickets[taken:]:
-                    del self._waiting[ticket]
-                first += taken
-                if refusal is not None:
-                    # Later queries find no place, either; any other refusal concerns one query.
-                    refused = count - first if isinstance(refusal, BusyError) else 1
-                    outcomes += [refusal] * refused
-                    first += refused
+        submitted = _native.ffi.new("uint64_t *")
+        self._watch(loop)
+        while first < count:
+            tickets = list(itertools.islice(self._tickets, count - first))  # consecutive: one call into C
+            for ticket in tickets:
+                self._waiting[ticket] = loop, None, several
+            refusal = None
+            submitted[0] = 0
+            try:
+                _native.check(submit(first, tickets[0], submitted))
+            except VeloError as error:
+                refusal = error
+            taken = int(submitted[0])
+            outcomes += tickets[:taken]
+            for ticket in tickets[taken:]:
+                self._waiting.pop(ticket, None)
+            first += taken
+            if refusal is not None:
+                # Later queries find no place, either; any other refusal concerns one query.
+                refused = count - first if isinstance(refusal, BusyError) else 1
+                outcomes += [refusal] * refused
+                first += refused
         return outcomes
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for this ticket any more: its queries give their places to others."""
-        self._abandon(ticket)
-
-    def _abandon(self, ticket: int) -> None:
-        """Nobody waits for this ticket any more: its queries give their places to others."""
-        try:
-            with self._guard.inside():
-                _native.native().lib.velo_cancel(self._handle, ticket)
-        except VeloError:
-            return  # closed meanwhile, or forked: there is nothing to cancel
+        # Closed meanwhile, or forked, there is nothing to cancel.
+        _native.lib.velo_cancel(self._handle, ticket)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop in self._watched:
@@ -160,9 +153,9 @@ class Completions:
         with self._lock:
             for ended in [known for known in self._watched if known.is_closed()]:
                 os.close(self._watched.pop(ended))
-            event = _native.native().ffi.new("int32_t *")
-            _native.check(_native.native().lib.velo_event_fd(self._handle, event))
-            fd = os.dup(event[0])
+            event = _native.ffi.new("int32_t *")
+            _native.check(_native.lib.velo_event_fd(self._handle, event))
+            fd = int(event[0])
             loop.add_reader(fd, self._reap)
             self._watched[loop] = fd
 
@@ -170,12 +163,11 @@ class Completions:
         """Take all that is finished; runs in the thread of whichever loop woke up."""
         finished: list[tuple[int, int]] = []
         try:
-            with self._guard.inside(), self._lock:
+            with self._lock:
                 count = _REAPED_AT_ONCE
                 while count == _REAPED_AT_ONCE:
-                    lib = _native.native().lib
                     _native.check(
-                        lib.velo_reap(self._handle, self._completions, _REAPED_AT_ONCE, self._count)
+                        _native.lib.velo_reap(self._handle, self._completions, _REAPED_AT_ONCE, self._count)
                     )
                     count = int(self._count[0])
                     finished += [(int(done.ticket), int(done.status)) for done in self._completions[0:count]]
@@ -183,29 +175,35 @@ class Completions:
             return
         together: dict[int, tuple[asyncio.AbstractEventLoop, Several, list[tuple[int, int]]]] = {}
         for ticket, status in finished:
-            loop, future, keep = self._waiting.pop(ticket)
+            waiting = self._waiting.pop(ticket, None)
+            if waiting is None:
+                continue  # told that the index was closed
+            loop, future, keep = waiting
             if future is not None:
                 _resolve(loop, future, status)
             else:
                 together.setdefault(id(keep), (loop, keep, []))[2].append((ticket, status))
         for loop, several, ended in together.values():
             _run_in(loop, partial(several.take, ended))
-        for _ in range(min(len(finished), len(self._slots))):
-            loop, slot = self._slots.popleft()
-            _resolve(loop, slot, 0)
+        with self._lock:
+            for _ in range(min(len(finished), len(self._slots))):
+                loop, slot = self._slots.popleft()
+                _resolve(loop, slot, 0)
 
     def close(self) -> None:
         """Fail what still waits and leave every loop; after the native handle is closed."""
         closed = ClosedError("the index was closed while the search ran")
-        for loop, future, keep in self._waiting.values():
+        with self._lock:
+            self._closed = True  # from here on nothing is added
+            while self._slots:
+                loop, slot = self._slots.popleft()
+                _resolve(loop, slot, 0)
+        for loop, future, keep in self._waiting.copy().values():
             if future is None:
                 _run_in(loop, partial(keep.fail, closed))  # once is enough; what is told twice is heard once
             else:
                 _resolve(loop, future, closed)
         self._waiting.clear()
-        while self._slots:
-            loop, slot = self._slots.popleft()
-            _resolve(loop, slot, 0)
         for loop, fd in self._watched.items():
             _unwatch(loop, fd)
         self._watched.clear()

@@ -54,8 +54,9 @@ class LiveData:
         self.folder = folder
         self.durability = durability
         #: Where the library puts the handle, and from where it takes it when it closes.
-        self._place = _native.ffi.gc(_native.ffi.new("velo_live **"), _native.lib.velo_live_close)
+        self._place = _native.ffi.gc(_native.ffi.new("velo_live *"), _native.lib.velo_live_close)
         _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
+        self._handle = int(self._place[0])
         #: Limit of the memory of the delta.
         self.delta_bytes_max = int(self.info().delta_bytes_max)
         #: Open segments by name, including one being added or removed, with the ids that the library borrows.
@@ -74,13 +75,9 @@ class LiveData:
         self.pressure = 0.0
 
     @property
-    def _handle(self) -> Any:
-        return self._place[0]
-
-    @property
     def is_open(self) -> bool:
         """Whether :meth:`close` was not called yet."""
-        return bool(self._handle != _native.ffi.NULL)
+        return _native.lib.velo_live_version(self._handle) != 0
 
     @property
     def seen(self) -> tuple[Segment, ...]:
@@ -343,7 +340,7 @@ class LiveData:
     def close(self) -> None:
         """Give the handle back, after the segments; a writer syncs. Twice is once."""
         self._view = None
-        _native.check(_native.lib.velo_live_close(self._place))
+        _native.close(_native.lib.velo_live_close, self._place)
 
 
 def _ids_of(segments: Sequence[Segment]) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from velo.errors import (
     InvalidArgumentError,
     NotAnIndexError,
     VeloError,
-    with_names,
 )
 from velo.filters.compiler import Columns, FilterCompiler
 from velo.folder.ids import Ids
@@ -31,7 +30,6 @@ from velo.fulltext.opening import OpenWords
 from velo.options import IO_CODES, PLAN_CODES, OpenTuning, code_of, in_range, memory_bytes
 from velo.options.checks import SHARE_FLOOR_BYTES, has_floor
 from velo.segments.completions import Completions
-from velo.segments.lifetime import LifetimeGuard
 from velo.types import AnyArray, Float32Array, Int64Array, IoName, Memory, PlanName
 
 
@@ -149,7 +147,7 @@ class Segment:
             undo.callback(unlock_segment, lock)
             how.fill_budget(struct, folder, of_rows)
             #: Where the library puts the handle, and from where it takes it when it closes.
-            place = _native.ffi.gc(_native.ffi.new("velo_index **"), _native.lib.velo_index_close)
+            place = _native.ffi.gc(_native.ffi.new("velo_index *"), _native.lib.velo_index_close)
             try:
                 _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
             except BudgetTooSmallError as error:
@@ -157,9 +155,8 @@ class Segment:
                     raise
                 struct.memory_bytes = error.needed_bytes
                 _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
-            self.handle: Any = place[0]
-            undo.callback(_native.lib.velo_index_close, place)
-            self.guard = LifetimeGuard(with_names(str(folder)))
+            self.handle: int = int(place[0])
+            undo.callback(_native.close, _native.lib.velo_index_close, place)
             info = self.info()
             self.uuid = _native.text(info.uuid)
             self._file = _file_of(folder)
@@ -173,7 +170,7 @@ class Segment:
             manifest = read_manifest(folder)
             self.calibration = manifest.calibration
             self.ids = Ids(folder, self.n, manifest.first_row)
-            self.completions = Completions(self.handle, self.guard)
+            self.completions = Completions(self.handle)
             self._compilers: list[FilterCompiler] = []
             self._words_lock = threading.Lock()
             self._words: OpenWords | None = None
@@ -182,7 +179,7 @@ class Segment:
             self.load_metadata()
             undo.pop_all()
         self._finalizer = weakref.finalize(
-            self, _close, self.guard, place, self.completions, self._compilers, self._open_words, lock
+            self, _close, os.getpid(), place, self.completions, self._compilers, self._open_words, lock
         )
 
     def is_at(self, folder: Path) -> bool:
@@ -204,7 +201,7 @@ class Segment:
     def info(self) -> Any:
         """A ``velo_index_info``."""
         info = _native.new("velo_index_info")
-        _native.check(self.guard.call(_native.lib.velo_index_info_get, self.handle, info))
+        _native.check(_native.lib.velo_index_info_get(self.handle, info))
         return info
 
     def words(self, column: str) -> Words:
@@ -238,8 +235,7 @@ class Segment:
     def _vectors(self, read: Any, vertices: AnyArray) -> Float32Array:
         wanted = np.ascontiguousarray(vertices, np.uint32)
         vectors = np.empty((len(wanted), self.dim), np.float32)
-        status = self.guard.call(
-            read,
+        status = read(
             self.handle,
             _native.pointer("uint32_t", wanted),
             len(wanted),
@@ -287,7 +283,7 @@ def lock_segment(folder: Path, name: str) -> list[int]:
 
 
 def _close(
-    guard: LifetimeGuard,
+    process: int,
     place: Any,
     completions: Completions,
     compilers: list[FilterCompiler],
@@ -295,11 +291,10 @@ def _close(
     lock: list[int],
 ) -> None:
     """Free an index; in a forked child there is nothing to free but the descriptor of the lock."""
-    if guard.forked:
+    if os.getpid() != process:
         unlock_segment(lock)
         return
-    guard.close()
-    _native.lib.velo_index_close(place)
+    _native.close(_native.lib.velo_index_close, place)
     with contextlib.ExitStack() as stack:  # all are closed, whichever fails
         stack.callback(unlock_segment, lock)
         stack.callback(completions.close)

@@ -5,6 +5,8 @@ const search = @import("search");
 const filter_room = @import("filter");
 const call = @import("call.zig");
 const common = @import("common.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const Index = @import("handle.zig").Index;
 
 pub const Expectation = extern struct {
@@ -40,15 +42,14 @@ pub const Expectation = extern struct {
     }
 };
 
-export fn velo_expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) i32 {
+export fn velo_expect(handle: Handle, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) i32 {
     return common.status_of_call(expect(handle, options, expectation_out));
 }
 
-fn expect(handle: ?*Index, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) common.Failure!void {
-    const self = try common.need("index", handle);
+fn expect(handle: Handle, options: ?*const call.SearchOptions, expectation_out: ?*Expectation) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
     const out = try common.need("expectation_out", expectation_out);
-    try self.enter();
-    defer self.leave();
     const asked = try call.Asked.of(self, options);
     common.write_versioned(Expectation, out, &.of(&asked.parameters, &self.reader, self.calibration(), self.page_caches.share()));
 }
@@ -65,7 +66,7 @@ pub const MemoryPlan = extern struct {
 };
 
 export fn velo_plan_for(
-    handle: ?*Index,
+    handle: Handle,
     memory_bytes: u64,
     options: ?*const call.SearchOptions,
     plan_out: ?*MemoryPlan,
@@ -74,12 +75,11 @@ export fn velo_plan_for(
     return common.status_of_call(plan_for(handle, memory_bytes, options, plan_out, expectation_out));
 }
 
-fn plan_for(handle: ?*Index, memory_bytes: u64, options: ?*const call.SearchOptions, plan_out: ?*MemoryPlan, expectation_out: ?*Expectation) common.Failure!void {
-    const self = try common.need("index", handle);
+fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptions, plan_out: ?*MemoryPlan, expectation_out: ?*Expectation) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
     const out = try common.need("plan_out", plan_out);
     const expected_out = try common.need("expectation_out", expectation_out);
-    try self.enter();
-    defer self.leave();
     const o = try common.read(call.SearchOptions, "options", options);
     var diagnostic: index.Diagnostic = .{};
     var plan: search.Plan = .pages;
@@ -151,16 +151,15 @@ pub const Plan = extern struct {
     gate_needs_bytes: u64 = 0,
 };
 
-export fn velo_filter_plan(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) i32 {
+export fn velo_filter_plan(handle: Handle, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) i32 {
     return common.status_of_call(plan_of(handle, filter, options, plan_out));
 }
 
-fn plan_of(handle: ?*Index, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) common.Failure!void {
-    const self = try common.need("index", handle);
+fn plan_of(handle: Handle, filter: ?*const filter_room.Filter, options: ?*const call.SearchOptions, plan_out: ?*Plan) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
     const one = try common.need("filter", filter);
     const out = try common.need("plan_out", plan_out);
-    try self.enter();
-    defer self.leave();
     const asked = try call.Asked.of(self, options);
     try self.check_filter(one, 0);
     const parameters = &asked.parameters;

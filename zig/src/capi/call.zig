@@ -7,6 +7,7 @@ const search = @import("search");
 const filter_room = @import("filter");
 const common = @import("common.zig");
 const handle_file = @import("handle.zig");
+const handles = @import("handles.zig");
 const nearest = live_room.nearest;
 const report = common.report;
 const Index = handle_file.Index;
@@ -176,7 +177,6 @@ pub const Asked = struct {
     options: SearchOptions,
     parameters: search.Parameters,
 
-    /// `index` is entered already.
     pub fn of(self: *const Index, options: ?*const SearchOptions) error{Reported}!Asked {
         const o = try common.read(SearchOptions, "options", options);
         return .{ .options = o, .parameters = try parameters_of(&o, self.calibration()) };
@@ -208,15 +208,17 @@ pub fn parameters_of(o: *const SearchOptions, calibration: search.Calibration) e
 
 /// As velo_segment.
 pub const Segment = extern struct {
-    index: ?*Index,
+    index: handles.Handle,
     /// The number of its first vertex.
     first: i64 = 0,
     filters: ?[*]const ?*filter_room.Filter,
 };
 
-/// The arguments that searches have in common. All segments are entered already.
+/// The arguments that searches have in common.
 pub const Arguments = struct {
     segments: []const Segment,
+    /// Of each segment; the call is inside.
+    indexes: []const *Index,
     delta: ?*const Delta = null,
     queries: ?*const anyopaque,
     dtype: i32,
@@ -226,7 +228,7 @@ pub const Arguments = struct {
 
     /// Checks them and makes a job of them. `answers` and `segments`, as many as there are segments, must outlive it.
     pub fn job_of(self: *const Arguments, segments: []search.JobSegment, answers: *const search.Answers, on_done: *const fn (*search.Job) void) common.Failure!search.Job {
-        const first = self.segments[0].index.?;
+        const first = self.indexes[0];
         const o = try common.read(SearchOptions, "options", self.options);
         const dtype = try dtype_of(self.dtype);
         if (o.excluded_vertices != null and (self.filter_count > 0 or segments.len > 1))
@@ -242,18 +244,17 @@ pub const Arguments = struct {
             .answers = answers,
             .on_done = on_done,
         };
-        for (self.segments, segments, 0..) |*one, *segment, i| {
+        for (self.segments, self.indexes, segments, 0..) |*one, target, *segment, i| {
             for (self.segments[0..i]) |*other| if (other.index == one.index)
                 return report(.invalid_argument, .{ .argument = "parts" }, "part {d} is an index that was given before", .{i});
-            segment.* = try self.segment_of(one, first, &o);
+            segment.* = try self.segment_of(one, target, first, &o);
         }
         if (segments.len > 1) search.introduce(segments);
         for (segments) |*segment| try segment.prepare_filters();
         return job;
     }
 
-    fn segment_of(self: *const Arguments, one: *const Segment, first: *const Index, o: *const SearchOptions) common.Failure!search.JobSegment {
-        const target = one.index.?;
+    fn segment_of(self: *const Arguments, one: *const Segment, target: *Index, first: *const Index, o: *const SearchOptions) common.Failure!search.JobSegment {
         const reader = &target.reader;
         const parameters = try parameters_of(o, target.calibration());
         if (parameters.every and reader.vectors == null)
@@ -281,9 +282,9 @@ pub const Arguments = struct {
         if (self.filter_count == 0 or (self.segments.len > 1 and one.filters == null)) return &.{};
         if (self.filter_count > 1 and self.filter_count != self.query_count)
             return report(.invalid_argument, .{ .argument = "filters" }, "{d} filters for {d} queries: give none, one, or one a query", .{ self.filter_count, self.query_count });
-        const handles = (try common.need("filters", one.filters))[0..@intCast(self.filter_count)];
-        for (handles, 0..) |handle, i| if (handle) |filter| try target.check_filter(filter, @intCast(i));
-        return @ptrCast(handles);
+        const given = (try common.need("filters", one.filters))[0..@intCast(self.filter_count)];
+        for (given, 0..) |handle, i| if (handle) |filter| try target.check_filter(filter, @intCast(i));
+        return @ptrCast(given);
     }
 };
 
@@ -353,7 +354,7 @@ pub fn status_of_job(job: *const search.Job) i32 {
             fail(status, .{ .file = index.reader.file_links }, "{s} is damaged", .{index.reader.file_links}),
         .io => fail(status, .{ .file = file, .page = page }, "the device failed to read page {d} of {s}", .{ page, file }),
         .timeout => fail(status, .{}, "the search ran into its timeout", .{}),
-        .closed => handle_file.closed(),
+        .closed => handles.closed(),
         .canceled => fail(status, .{}, "the search was canceled", .{}),
     };
 }
@@ -369,7 +370,7 @@ const Blocking = struct {
 };
 
 export fn velo_search(
-    handle: ?*Index,
+    handle: handles.Handle,
     queries: ?*const anyopaque,
     dtype: i32,
     query_count: u64,
@@ -379,8 +380,7 @@ export fn velo_search(
     out: ?*const SearchOut,
 ) i32 {
     const one: Segment = .{ .index = handle, .filters = filters };
-    // Not `status_of_call`: a job that failed has a sentence of its own.
-    return run(&.{ .segments = (&one)[0..1], .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+    return velo_search_segments(@ptrCast(&one), 1, null, queries, dtype, query_count, filter_count, options, out);
 }
 
 export fn velo_search_segments(
@@ -394,47 +394,54 @@ export fn velo_search_segments(
     options: ?*const SearchOptions,
     out: ?*const SearchOut,
 ) i32 {
-    const all = segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
-    return run(&.{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options }, out) catch |err| common.status_of_call(err);
+    var entered: Entered = undefined;
+    entered.init(segments, segment_count) catch |err| return common.status_of_call(err);
+    defer entered.leave();
+    const arguments: Arguments = .{ .segments = entered.segments, .indexes = entered.indexes(), .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options };
+    // Not `status_of_call`: a job that failed has a sentence of its own.
+    return run(&arguments, out) catch |err| common.status_of_call(err);
 }
 
-/// The segments that a caller gave.
-pub fn segments_of(segments: ?[*]const Segment, count: u32) error{Reported}![]const Segment {
-    const given = try common.need("parts", segments);
-    const limits = base.limits.ranges.segments;
-    if (!limits.holds(count))
-        return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be {d} to {d}", .{ count, limits.min, limits.max });
-    return given[0..count];
-}
+/// The segments that a caller gave, while a call is inside all of them.
+pub const Entered = struct {
+    segments: []const Segment,
+    room: [search.job.segments_max]*Index,
 
-/// A call begins in all of them; `leave` ends it.
-pub fn enter(segments: []const Segment) error{Reported}!void {
-    for (segments, 0..) |one, i| {
-        errdefer leave(segments[0..i]);
-        try (try common.need("index", one.index)).enter();
+    pub fn init(self: *Entered, segments: ?[*]const Segment, count: u32) error{Reported}!void {
+        const given = try common.need("parts", segments);
+        const limits = base.limits.ranges.segments;
+        if (!limits.holds(count))
+            return report(.invalid_argument, .{ .argument = "parts" }, "{d} parts were given; there must be {d} to {d}", .{ count, limits.min, limits.max });
+        self.segments = given[0..0];
+        errdefer self.leave();
+        for (given[0..count], self.room[0..count], 1..) |*segment, *target, entered| {
+            target.* = try handles.enter(Index, "index", segment.index);
+            self.segments = given[0..entered];
+        }
     }
-}
 
-pub fn leave(segments: []const Segment) void {
-    for (segments) |one| one.index.?.leave();
-}
+    pub fn indexes(self: *const Entered) []const *Index {
+        return self.room[0..self.segments.len];
+    }
+
+    pub fn leave(self: *const Entered) void {
+        for (self.segments) |*segment| handles.leave(segment.index);
+    }
+};
 
 fn run(arguments: *const Arguments, out: ?*const SearchOut) common.Failure!i32 {
-    _ = try common.need("index", arguments.segments[0].index);
     const theirs = try common.need("out", out);
-    try enter(arguments.segments);
-    defer leave(arguments.segments);
     if (arguments.query_count == 0) return common.ok;
     const answers = answers_of(&try common.read(SearchOut, "out", theirs));
+    const first = arguments.indexes[0];
     var room: [search.job.segments_max]search.JobSegment = undefined;
     var blocking: Blocking = .{ .job = try arguments.job_of(room[0..arguments.segments.len], &answers, Blocking.on_done) };
     var asked: AskedOfDelta = undefined;
     if (arguments.delta) |delta| {
-        try asked.init(delta, &blocking.job, arguments.segments[0].index.?.workers.threads);
+        try asked.init(delta, &blocking.job, first.workers.threads);
         blocking.job.delta = &asked.of_job;
     }
     defer if (arguments.delta != null) asked.deinit();
-    const first = arguments.segments[0].index.?;
     if (!first.workers.engine.answer(&blocking.job)) {
         try first.submit(&blocking.job);
         blocking.done.wait();

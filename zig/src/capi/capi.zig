@@ -10,6 +10,7 @@ comptime {
     _ = @import("info.zig");
     _ = @import("open.zig");
     _ = @import("handle.zig");
+    _ = @import("handles.zig");
     _ = @import("call.zig");
     _ = @import("submit.zig");
     _ = @import("live.zig");

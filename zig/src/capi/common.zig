@@ -135,6 +135,37 @@ pub fn process() i32 {
     return std.os.linux.getpid();
 }
 
+/// A mutex of each process: in a child of fork that of the parent may be locked for good.
+pub const ProcessLock = struct {
+    /// The process that the mutex is for; negative while that process renews it.
+    process: std.atomic.Value(i32) = .init(0),
+    mutex: std.Thread.Mutex = .{},
+    /// The process that locked it last.
+    last: i32 = 0,
+
+    /// True the first time in a process: all that the mutex guards is the parent's then.
+    pub fn lock(self: *ProcessLock) bool {
+        const own = process();
+        while (true) {
+            const seen = self.process.load(.acquire);
+            if (seen == own) break;
+            if (seen == -own or self.process.cmpxchgWeak(seen, -own, .acq_rel, .monotonic) != null) {
+                std.atomic.spinLoopHint();
+                continue;
+            }
+            self.mutex = .{};
+            self.process.store(own, .release);
+        }
+        self.mutex.lock();
+        defer self.last = own;
+        return self.last != own;
+    }
+
+    pub fn unlock(self: *ProcessLock) void {
+        self.mutex.unlock();
+    }
+};
+
 pub fn forked() i32 {
     return fail(.forked, .{}, "this handle was opened in another process; open the index again after a fork", .{});
 }

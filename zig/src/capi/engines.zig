@@ -177,26 +177,12 @@ const Key = struct {
 var registry: Registry = .{};
 
 const Registry = struct {
-    /// The process that it is for; negative while that process empties it.
-    process: std.atomic.Value(i32) = .init(0),
-    mutex: std.Thread.Mutex = .{},
+    mutex: common.ProcessLock = .{},
     first: ?*Workers = null,
 
-    /// In a child of fork the parent's engines have no threads, and its mutex may be locked for good.
     fn lock(self: *Registry) void {
-        const own = common.process();
-        while (true) {
-            const seen = self.process.load(.acquire);
-            if (seen == own) break;
-            if (seen == -own or self.process.cmpxchgWeak(seen, -own, .acq_rel, .monotonic) != null) {
-                std.atomic.spinLoopHint();
-                continue;
-            }
-            self.mutex = .{};
-            self.first = null;
-            self.process.store(own, .release);
-        }
-        self.mutex.lock();
+        // In a child of fork the parent's engines have no threads.
+        if (self.mutex.lock()) self.first = null;
     }
 
     fn find(self: *Registry, key: *const Key, shared: *const search.Shared) ?*Workers {

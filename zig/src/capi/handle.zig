@@ -1,4 +1,4 @@
-//! velo_index of velo.h as it stands while it is open: what it is made of, and calls that come and go.
+//! velo_index of velo.h while it is open: its parts, and submitted searches that have ended.
 const std = @import("std");
 const base = @import("base");
 const io = @import("io");
@@ -7,6 +7,8 @@ const search = @import("search");
 const filter_room = @import("filter");
 const common = @import("common.zig");
 const engines = @import("engines.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const ok = common.ok;
 
 // ---- tickets ----
@@ -42,13 +44,14 @@ pub const Completed = struct {
         if (self.event_fd) |fd| std.posix.close(fd);
     }
 
+    /// A descriptor of the caller's own.
     pub fn event(self: *Completed) !std.posix.fd_t {
         self.mutex.lock();
         defer self.mutex.unlock();
-        if (self.event_fd) |fd| return fd;
         const flags = std.os.linux.EFD.CLOEXEC | std.os.linux.EFD.NONBLOCK;
-        self.event_fd = try std.posix.eventfd(@intFromBool(self.first != null), flags);
-        return self.event_fd.?;
+        if (self.event_fd == null) self.event_fd = try std.posix.eventfd(@intFromBool(self.first != null), flags);
+        const dup_cloexec = 1030; // F_DUPFD_CLOEXEC
+        return @intCast(try std.posix.fcntl(self.event_fd.?, dup_cloexec, 0));
     }
 
     /// Before a node's job is submitted. False when too many are outstanding.
@@ -121,7 +124,8 @@ pub const Completed = struct {
 // ---- handles ----
 
 pub const Index = struct {
-    process: i32,
+    pub const handle_kind: handles.Kind = .index;
+
     reader: index.Reader,
     shared: search.Shared,
     workers: *engines.Workers,
@@ -136,30 +140,24 @@ pub const Index = struct {
     loader: search.PageLoader,
     files: Files,
     memory_budget_bytes: u64,
-    /// Calls under way; closing waits for them.
-    calls: std.atomic.Value(u32),
-    closing: std.atomic.Value(bool),
     completed: Completed,
 
-    /// A call begins, unless the process was forked or the index is being closed; `leave` ends it.
-    pub fn enter(self: *Index) error{Reported}!void {
-        if (self.process != common.process()) {
-            _ = common.forked();
-            return error.Reported;
-        }
-        _ = self.calls.fetchAdd(1, .acquire);
-        if (self.closing.load(.acquire)) {
-            self.leave();
-            return report_closed();
-        }
-    }
-
-    pub fn leave(self: *Index) void {
-        _ = self.calls.fetchSub(1, .release);
+    /// No call is inside.
+    pub fn deinit(self: *Index) void {
+        self.loader.stop();
+        // Ends submitted searches; then no worker touches what goes away below.
+        self.workers.engine.detach(self.segment);
+        self.workers.release();
+        self.files.close();
+        if (self.cache) |*cache| cache.deinit();
+        self.page_caches.deinit();
+        self.completed.deinit();
+        self.shared.deinit(common.allocator);
+        self.reader.deinit();
     }
 
     pub fn submit(self: *Index, job: *search.Job) error{Reported}!void {
-        if (!self.workers.engine.submit(job)) return report_closed();
+        if (!self.workers.engine.submit(job)) return handles.report_closed();
     }
 
     /// The build's measurements for the plan in use.
@@ -200,31 +198,9 @@ const Files = struct {
     }
 };
 
-pub fn closed() i32 {
-    return common.fail(.closed, .{}, "the index was closed", .{});
-}
-
-fn report_closed() error{Reported} {
-    _ = closed();
-    return error.Reported;
-}
-
-export fn velo_index_close(place: ?*?*Index) i32 {
-    const self = common.take(Index, place) orelse return ok;
-    // In a child the workers do not exist; the parent's descriptors and memory end with the child.
-    if (self.process != common.process()) return ok;
-    self.closing.store(true, .release);
-    self.loader.stop();
-    // Ends what is under way; then no worker touches what goes away below.
-    self.workers.engine.detach(self.segment);
-    while (self.calls.load(.acquire) > 0) std.Thread.sleep(50 * std.time.ns_per_us);
-    self.workers.release();
-    self.files.close();
-    if (self.cache) |*cache| cache.deinit();
-    self.page_caches.deinit();
-    self.completed.deinit();
-    self.shared.deinit(common.allocator);
-    self.reader.deinit();
+export fn velo_index_close(place: ?*Handle) i32 {
+    const self = (handles.close(Index, (place orelse return ok).*) catch return handles.busy()) orelse return ok;
+    self.deinit();
     common.allocator.destroy(self);
     base.give_back();
     return ok;

@@ -3,7 +3,8 @@ const std = @import("std");
 const index = @import("index");
 const common = @import("common.zig");
 const device = @import("engines.zig");
-const handle_file = @import("handle.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const Index = @import("handle.zig").Index;
 const ok = common.ok;
 
@@ -41,15 +42,14 @@ pub const IndexInfo = extern struct {
     cache_refused: i32,
 };
 
-export fn velo_index_info_get(handle: ?*Index, info_out: ?*IndexInfo) i32 {
+export fn velo_index_info_get(handle: Handle, info_out: ?*IndexInfo) i32 {
     return common.status_of_call(get(handle, info_out));
 }
 
-fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
-    const self = try common.need("index", handle);
+fn get(handle: Handle, info_out: ?*IndexInfo) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
     const out = try common.need("info_out", info_out);
-    try self.enter();
-    defer self.leave();
     const reader = &self.reader;
     const m = reader.manifest();
     const n: f64 = @floatFromInt(m.n);
@@ -94,18 +94,17 @@ fn get(handle: ?*Index, info_out: ?*IndexInfo) common.Failure!void {
 //
 // Vectors of an open index, stored or decoded; or vectors for an index that was built without them (velo_vectors of velo.h).
 
-export fn velo_get_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
+export fn velo_get_vectors(handle: Handle, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
     return common.status_of_call(get_vectors(handle, vertices, count, vectors_out, index.Reader.get_vectors));
 }
 
-export fn velo_decode_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
+export fn velo_decode_vectors(handle: Handle, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32) i32 {
     return common.status_of_call(get_vectors(handle, vertices, count, vectors_out, index.Reader.decode_vectors));
 }
 
-fn get_vectors(handle: ?*Index, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32, comptime read: anytype) common.Failure!void {
-    const self = try common.need("index", handle);
-    try self.enter();
-    defer self.leave();
+fn get_vectors(handle: Handle, vertices: ?[*]const u32, count: u64, vectors_out: ?[*]f32, comptime read: anytype) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
     if (count == 0) return;
     const ids = try common.need("vertices", vertices);
     const out = try common.need("vectors_out", vectors_out);

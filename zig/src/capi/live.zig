@@ -5,6 +5,8 @@ const live_room = @import("live");
 const index = @import("index");
 const common = @import("common.zig");
 const errors = @import("errors.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const fail = common.fail;
 const ok = common.ok;
 
@@ -85,7 +87,8 @@ pub const LiveInfo = extern struct {
 };
 
 pub const LiveHandle = struct {
-    process: i32,
+    pub const handle_kind: handles.Kind = .live;
+
     store: live_room.FolderStore,
     live: Folder,
     /// Syncs now and then what nobody waits for.
@@ -97,6 +100,12 @@ pub const LiveHandle = struct {
     /// At the end of such a call, whatever became of it.
     pub fn changed(self: *LiveHandle) void {
         _ = self.version.fetchAdd(1, .acq_rel);
+    }
+
+    fn deinit(self: *LiveHandle) void {
+        self.live.deinit();
+        self.store.deinit();
+        common.allocator.destroy(self);
     }
 
     fn sync_now_and_then(self: *LiveHandle) void {
@@ -129,11 +138,7 @@ pub fn status_of_write(outcome: live_room.Error!live_room.Done, done_out: ?*Live
     return ok;
 }
 
-fn refused(self: *const LiveHandle) ?i32 {
-    return if (self.process != common.process()) common.forked() else null;
-}
-
-export fn velo_live_open(path: ?[*:0]const u8, options: ?*const LiveOptions, live_out: ?*?*LiveHandle) i32 {
+export fn velo_live_open(path: ?[*:0]const u8, options: ?*const LiveOptions, live_out: ?*Handle) i32 {
     const folder = path orelse return common.null_argument("path");
     const given = options orelse return common.null_argument("options");
     const out = live_out orelse return common.null_argument("live_out");
@@ -145,13 +150,16 @@ export fn velo_live_open(path: ?[*:0]const u8, options: ?*const LiveOptions, liv
         common.allocator.destroy(self);
         return status;
     }
-    out.* = self;
+    out.* = handles.open(LiveHandle, self) catch {
+        self.deinit();
+        return common.out_of_memory();
+    };
     return ok;
 }
 
 fn open(self: *LiveHandle, path: []const u8, o: LiveOptions) i32 {
     var diagnostic: Diagnostic = .{};
-    self.* = .{ .process = common.process(), .store = undefined, .live = undefined };
+    self.* = .{ .store = undefined, .live = undefined };
     self.store = live_room.FolderStore.open(path) catch |err| {
         if (err == error.FileNotFound or err == error.NotDir) return fail(.not_an_index, .{ .argument = "path" }, "{s} is no folder", .{path});
         return fail(.io, .{ .argument = "path" }, "cannot open {s}: {t}", .{ path, err });
@@ -181,9 +189,9 @@ export fn velo_live_create(path: ?[*:0]const u8, dim: u32, metric: i32, dtype: i
     return status_of(live_room.create(common.allocator, &store, options, &diagnostic), &diagnostic);
 }
 
-export fn velo_live_segment(handle: ?*LiveHandle, segment: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
-    const self = handle orelse return common.null_argument("live");
-    if (refused(self)) |status| return status;
+export fn velo_live_segment(handle: Handle, segment: u32, path_out: ?[*]u8, uuid_out: ?[*]u8, capacity: u64) i32 {
+    const self = handles.enter(LiveHandle, "live", handle) catch return errors.last_status();
+    defer handles.leave(handle);
     self.live.mutex.lock();
     defer self.live.mutex.unlock();
     const segments = self.live.segments.items;
@@ -200,8 +208,9 @@ pub fn put_names(path: []const u8, uuid: []const u8, path_out: ?[*]u8, uuid_out:
     return ok;
 }
 
-export fn velo_live_next_segment(handle: ?*LiveHandle, path_out: ?[*]u8, capacity: u64) i32 {
+export fn velo_live_next_segment(handle: Handle, path_out: ?[*]u8, capacity: u64) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const out = path_out orelse return common.null_argument("path_out");
     if (capacity < 32) return fail(.invalid_argument, .{ .argument = "capacity" }, "a path takes 32 bytes", .{});
     var buffer: [32]u8 = undefined;
@@ -223,18 +232,18 @@ pub fn bad_ids() i32 {
     return fail(.invalid_argument, .{ .argument = "ids" }, "ids are NULL, or their offsets do not ascend within their bytes", .{});
 }
 
-export fn velo_live_attach(handle: ?*LiveHandle, segment: u32, ids: ?*const IdColumn) i32 {
-    const self = handle orelse return common.null_argument("live");
-    if (refused(self)) |status| return status;
+export fn velo_live_attach(handle: Handle, segment: u32, ids: ?*const IdColumn) i32 {
+    const self = handles.enter(LiveHandle, "live", handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const column = ids_of(ids) orelse return bad_ids();
     if (segment >= self.live.segments.items.len) return fail(.invalid_argument, .{ .argument = "part" }, "part {d} of {d}", .{ segment, self.live.segments.items.len });
     var diagnostic: Diagnostic = .{};
     return status_of(self.live.attach(segment, column, &diagnostic), &diagnostic);
 }
 
-export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, schema: ?[*:0]const u8) i32 {
-    const self = handle orelse return common.null_argument("live");
-    if (refused(self)) |status| return status;
+export fn velo_live_begin(handle: Handle, id_kind: i32, next_row: u64, schema: ?[*:0]const u8) i32 {
+    const self = handles.enter(LiveHandle, "live", handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const kind = if (id_kind == -1) null else std.enums.fromInt(live_room.Kind, @as(u32, @bitCast(id_kind))) orelse
         return fail(.invalid_argument, .{ .argument = "id_kind" }, "id_kind {d} is unknown", .{id_kind});
     if (next_row > live_room.manifest.next_row_max) return fail(.invalid_argument, .{ .argument = "next_row" }, "row numbers end at {d}", .{live_room.manifest.next_row_max});
@@ -247,8 +256,9 @@ export fn velo_live_begin(handle: ?*LiveHandle, id_kind: i32, next_row: u64, sch
     return ok;
 }
 
-export fn velo_live_schema(handle: ?*LiveHandle, text_out: ?[*]u8, capacity: u64, size_out: ?*u64, version_out: ?*u64) i32 {
+export fn velo_live_schema(handle: Handle, text_out: ?[*]u8, capacity: u64, size_out: ?*u64, version_out: ?*u64) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const size = size_out orelse return common.null_argument("size_out");
     const version = version_out orelse return common.null_argument("version_out");
     const room: []u8 = if (text_out) |out| out[0..@intCast(capacity)] else &.{};
@@ -256,8 +266,9 @@ export fn velo_live_schema(handle: ?*LiveHandle, text_out: ?[*]u8, capacity: u64
     return ok;
 }
 
-export fn velo_live_set_schema(handle: ?*LiveHandle, schema: ?[*:0]const u8, version: u64, done_out: ?*LiveDone) i32 {
+export fn velo_live_set_schema(handle: Handle, schema: ?[*:0]const u8, version: u64, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const text = schema orelse return common.null_argument("schema");
     defer self.changed();
     var diagnostic: Diagnostic = .{};
@@ -280,16 +291,17 @@ fn tell(out: ?*LiveDone, done: live_room.Done) void {
     });
 }
 
-/// A handle that has begun, in the process that opened it; else the failure was told: errors.last_status.
-pub fn begun(handle: ?*LiveHandle) error{Reported}!*LiveHandle {
-    if (handle == null or !handle.?.live.begun)
-        return common.report(.invalid_argument, .{ .argument = "live" }, "live is NULL, or was not begun", .{});
-    if (refused(handle.?) != null) return error.Reported;
-    return handle.?;
+/// A call of a handle that has begun; handles.leave ends it.
+pub fn begun(handle: Handle) error{Reported}!*LiveHandle {
+    const self = try handles.enter(LiveHandle, "live", handle);
+    if (self.live.begun) return self;
+    handles.leave(handle);
+    return common.report(.invalid_argument, .{ .argument = "live" }, "live was not begun", .{});
 }
 
-export fn velo_live_delete(handle: ?*LiveHandle, ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
+export fn velo_live_delete(handle: Handle, ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const column = ids_of(ids) orelse return bad_ids();
     defer self.changed();
     var diagnostic: Diagnostic = .{};
@@ -311,8 +323,9 @@ fn rows_from(segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, s
     return rows;
 }
 
-export fn velo_live_delete_rows(handle: ?*LiveHandle, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
+export fn velo_live_delete_rows(handle: Handle, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var status: i32 = ok;
     const rows = rows_from(segments, vertices, row_count, &status) orelse return status;
     defer common.allocator.free(rows);
@@ -357,8 +370,9 @@ fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i3
     };
 }
 
-export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
+export fn velo_live_insert(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     defer self.changed();
@@ -366,8 +380,9 @@ export fn velo_live_insert(handle: ?*LiveHandle, ids: ?*const IdColumn, options:
     return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_reserve(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
+export fn velo_live_reserve(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     defer self.changed();
@@ -375,8 +390,9 @@ export fn velo_live_reserve(handle: ?*LiveHandle, ids: ?*const IdColumn, options
     return status_of_write(self.live.reserve(rows, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_insert_segment(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, segment_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
+export fn velo_live_insert_segment(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, segment_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     const call: live_room.Call = .{
@@ -391,8 +407,9 @@ export fn velo_live_insert_segment(handle: ?*LiveHandle, ids: ?*const IdColumn, 
     return status_of_write(self.live.insert_segment(call, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
+export fn velo_live_update(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var status: i32 = ok;
     const rows = given_rows(ids, options, &status) orelse return status;
     if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
@@ -403,14 +420,16 @@ export fn velo_live_update(handle: ?*LiveHandle, ids: ?*const IdColumn, options:
     return status_of_write(self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic), done_out, &diagnostic);
 }
 
-export fn velo_live_sweep(handle: ?*LiveHandle) i32 {
+export fn velo_live_sweep(handle: Handle) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     var diagnostic: Diagnostic = .{};
     return status_of(self.live.sweep(&diagnostic), &diagnostic);
 }
 
-export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
+export fn velo_live_refresh(handle: Handle, changed_out: ?*i32) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
     const changed = self.live.refresh(&diagnostic) catch |err| {
@@ -422,21 +441,24 @@ export fn velo_live_refresh(handle: ?*LiveHandle, changed_out: ?*i32) i32 {
     return ok;
 }
 
-export fn velo_live_version(handle: ?*const LiveHandle) u64 {
-    return if (handle) |self| self.version.load(.acquire) else 0;
+export fn velo_live_version(handle: Handle) u64 {
+    const self = handles.enter(LiveHandle, "live", handle) catch return 0;
+    defer handles.leave(handle);
+    return self.version.load(.acquire);
 }
 
-export fn velo_live_sync(handle: ?*LiveHandle) i32 {
+export fn velo_live_sync(handle: Handle) i32 {
     const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of(self.live.sync(&diagnostic), &diagnostic);
 }
 
-export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
-    const self = handle orelse return common.null_argument("live");
+export fn velo_live_info_get(handle: Handle, info_out: ?*LiveInfo) i32 {
+    const self = handles.enter(LiveHandle, "live", handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const out = info_out orelse return common.null_argument("info_out");
-    if (refused(self)) |status| return status;
     if (out.struct_size < 8) return common.size_error("info_out", out.struct_size);
     const info = self.live.info();
     common.write_versioned(LiveInfo, out, &.{
@@ -463,17 +485,13 @@ export fn velo_live_info_get(handle: ?*LiveHandle, info_out: ?*LiveInfo) i32 {
     return ok;
 }
 
-export fn velo_live_close(place: ?*?*LiveHandle) i32 {
-    const self = common.take(LiveHandle, place) orelse return ok;
-    // In a child the lock is the parent's still, and so are the files.
-    if (refused(self)) |_| return ok;
+export fn velo_live_close(place: ?*Handle) i32 {
+    const self = (handles.close(LiveHandle, (place orelse return ok).*) catch return handles.busy()) orelse return ok;
     self.stop.set();
     if (self.syncer) |thread| thread.join();
     var diagnostic: Diagnostic = .{};
     const failure = self.live.finish(&diagnostic);
-    self.live.deinit();
-    self.store.deinit();
-    common.allocator.destroy(self);
+    self.deinit();
     failure catch |err| return fail_live(err, &diagnostic);
     return ok;
 }
@@ -519,14 +537,14 @@ export fn velo_verify(path: ?[*:0]const u8, pages_checked_out: ?*u64) i32 {
 }
 
 test "a handle is asked for what it has, and refused what it has not" {
-    var handle: ?*LiveHandle = null;
+    var handle: Handle = 0;
     try std.testing.expectEqual(5, velo_live_open("/nonexistent", &.{}, &handle));
     try std.testing.expectEqual(1, velo_live_open("/", &.{ .durability = 3 }, &handle));
-    try std.testing.expectEqual(null, handle);
+    try std.testing.expectEqual(0, handle);
     var done: LiveDone = .{};
-    try std.testing.expectEqual(1, velo_live_delete(null, &.{}, &done));
-    try std.testing.expectEqual(1, velo_live_reserve(null, null, null, &done));
-    try std.testing.expectEqual(1, velo_live_insert_segment(null, null, null, 0, null, null, null, &done));
+    try std.testing.expectEqual(1, velo_live_delete(0, &.{}, &done));
+    try std.testing.expectEqual(1, velo_live_reserve(0, null, null, &done));
+    try std.testing.expectEqual(1, velo_live_insert_segment(0, null, null, 0, null, null, null, &done));
     try std.testing.expectEqual(0, velo_live_close(null));
     var found = errors.Error{};
     try std.testing.expectEqual(0, errors.velo_last_error(&found));

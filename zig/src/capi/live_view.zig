@@ -5,8 +5,8 @@ const filter_room = @import("filter");
 const live_room = @import("live");
 const common = @import("common.zig");
 const errors = @import("errors.zig");
+const handles = @import("handles.zig");
 const live = @import("live.zig");
-const LiveHandle = live.LiveHandle;
 const Diagnostic = live_room.Diagnostic;
 const fail = common.fail;
 const ok = common.ok;
@@ -38,8 +38,9 @@ pub const LiveRecord = extern struct {
     metadata_size: u64 = 0,
 };
 
-export fn velo_live_view_take(handle: ?*LiveHandle, view_out: ?*?*live_room.View) i32 {
+export fn velo_live_view_take(handle: handles.Handle, view_out: ?*?*live_room.View) i32 {
     const self = live.begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const out = view_out orelse return common.null_argument("view_out");
     out.* = self.live.take_view() catch return common.out_of_memory();
     return ok;
@@ -127,8 +128,9 @@ export fn velo_live_view_record(view: ?*const live_room.View, record: u32, recor
     return ok;
 }
 
-export fn velo_live_commit(handle: ?*LiveHandle, view: ?*const live_room.View, segments: ?[*]const u32, segment_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
+export fn velo_live_commit(handle: handles.Handle, view: ?*const live_room.View, segments: ?[*]const u32, segment_count: u32, taken: ?[*]const u64, with_delta: i32, path: ?[*:0]const u8, uuid: ?[*:0]const u8, ids: ?*const live.IdColumn, done_out: ?*live.LiveDone) i32 {
     const self = live.begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
     const from = view orelse return common.null_argument("view");
     const given: []const u32 = if (segments) |numbers| numbers[0..segment_count] else &.{};
     var word_count: usize = 0;
@@ -152,9 +154,9 @@ export fn velo_live_commit(handle: ?*LiveHandle, view: ?*const live_room.View, s
 test "a view that is none tells nothing" {
     var info: ViewInfo = .{};
     try std.testing.expectEqual(1, velo_live_view_info_get(null, &info));
-    try std.testing.expectEqual(1, velo_live_view_take(null, null));
+    try std.testing.expectEqual(1, velo_live_view_take(0, null));
     try std.testing.expectEqual(0, velo_live_view_close(null));
-    try std.testing.expectEqual(1, velo_live_commit(null, null, null, 0, null, 0, null, null, null, null));
+    try std.testing.expectEqual(1, velo_live_commit(0, null, null, 0, null, 0, null, null, null, null));
     var bits: [2]u8 = undefined;
     put_bits(&.{0x0281}, 10, &bits);
     try std.testing.expectEqual([2]u8{ 0x81, 0x02 }, bits);

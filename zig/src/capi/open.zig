@@ -6,6 +6,8 @@ const search = @import("search");
 const common = @import("common.zig");
 const engines = @import("engines.zig");
 const handle = @import("handle.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const Index = handle.Index;
 const report = common.report;
 
@@ -23,28 +25,29 @@ pub const OpenOptions = extern struct {
     simulated_faults: u32,
     queue_depth: u32,
     cache_share: f64,
-    workers_of: ?*Index,
+    workers_of: Handle,
     cache_bytes: u64,
 };
 
 /// Of the options those that are numbers of something, by name.
 const Names = struct { io: common.Io, plan: common.Plan };
 
-export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Index) i32 {
+export fn velo_index_open(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*Handle) i32 {
     return common.status_of_call(create(path, options, index_out));
 }
 
-fn create(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*?*Index) common.Failure!void {
+fn create(path: ?[*:0]const u8, options: ?*const OpenOptions, index_out: ?*Handle) common.Failure!void {
     const folder = try common.need("path", path);
     const out = try common.need("index_out", index_out);
     const o = try common.read(OpenOptions, "options", options);
     const names = try check(&o);
-    if (o.workers_of) |other| try other.enter();
-    defer if (o.workers_of) |other| other.leave();
+    const other = if (o.workers_of == 0) null else try handles.enter(Index, "workers_of", o.workers_of);
+    defer if (other != null) handles.leave(o.workers_of);
     const self = try common.allocator.create(Index);
     errdefer common.allocator.destroy(self);
-    try open(self, std.mem.span(folder), &o, names);
-    out.* = self;
+    try open(self, std.mem.span(folder), &o, names, other);
+    errdefer self.deinit();
+    out.* = try handles.open(Index, self);
 }
 
 fn check(o: *const OpenOptions) error{Reported}!Names {
@@ -60,10 +63,10 @@ fn check(o: *const OpenOptions) error{Reported}!Names {
     return names;
 }
 
-fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cache_budget: search.CacheBudget, threads: u32) common.Failure!index.Reader {
+fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cache_budget: search.CacheBudget, threads: u32, other: ?*const Index) common.Failure!index.Reader {
     var diagnostic: index.Diagnostic = .{};
     // Workers that hold no pages have no room for a search of links on disk.
-    const without_pages = if (o.workers_of) |other| !other.workers.engine.holds_pages() else false;
+    const without_pages = if (other) |one| !one.workers.engine.holds_pages() else false;
     const kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept;
     var options: index.reader.Options = .{
         .links_kept = kept,
@@ -90,10 +93,10 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cac
 }
 
 /// Each segment is closed again where one behind it cannot be opened.
-fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) common.Failure!void {
+fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names, other: ?*Index) common.Failure!void {
     const threads = common.thread_count(o.threads);
     const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share, .pages_bytes = o.cache_bytes };
-    self.reader = try open_reader(path, o, names.plan, cache_budget, threads);
+    self.reader = try open_reader(path, o, names.plan, cache_budget, threads, other);
     errdefer self.reader.deinit();
     const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
@@ -115,21 +118,18 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names) c
     self.files = try .open(path, self.reader.vectors != null, direct);
     errdefer self.files.close();
     self.reader.close_files(self.files.pages.fd, self.files.vectors);
-    self.process = common.process();
-    self.calls = .init(0);
-    self.closing = .init(false);
     self.memory_budget_bytes = o.memory_bytes;
-    try find_workers(self, o, names.io, direct, threads);
+    try find_workers(self, o, names.io, direct, threads, other);
     self.loader = .{ .reader = &self.reader, .caches = &self.page_caches, .files = .{ self.files.pages.fd, self.files.vectors orelse -1 } };
     // Simulated reads are the engine's alone, so that a seed repeats.
     if (std.meta.activeTag(self.workers.engine) != .simulated) self.loader.start();
 }
 
 /// Those of another index where they are asked for and have the room that this one needs, else those of any index opened alike.
-fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: bool, threads: u32) common.Failure!void {
-    if (o.workers_of) |other| {
-        self.workers = other.workers.share();
-        self.device = other.device;
+fn find_workers(self: *Index, o: *const OpenOptions, asked: common.Io, direct: bool, threads: u32, other: ?*Index) common.Failure!void {
+    if (other) |one| {
+        self.workers = one.workers.share();
+        self.device = one.device;
     } else {
         const found = try engines.find(&self.shared, asked, direct, self.files.pages, .{
             .threads = threads,

@@ -6,6 +6,8 @@ const call = @import("call.zig");
 const common = @import("common.zig");
 const Delta = call.Delta;
 const handle_file = @import("handle.zig");
+const handles = @import("handles.zig");
+const Handle = handles.Handle;
 const Index = handle_file.Index;
 const report = common.report;
 const ok = common.ok;
@@ -21,7 +23,7 @@ const Ticket = struct {
     fn create(number: u64, arguments: *const call.Arguments, out: *const call.SearchOut) common.Failure!*Ticket {
         const ticket = try common.allocator.create(Ticket);
         errdefer common.allocator.destroy(ticket);
-        ticket.index = arguments.segments[0].index.?;
+        ticket.index = arguments.indexes[0];
         ticket.answers = call.answers_of(out);
         const segments = try common.allocator.alloc(search.JobSegment, arguments.segments.len);
         errdefer common.allocator.free(segments);
@@ -72,12 +74,11 @@ export fn velo_submit_segments(
     out: ?*const call.SearchOut,
     ticket_number: u64,
 ) i32 {
-    const all = call.segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
-    return common.status_of_call(submit(
-        &.{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options },
-        out,
-        ticket_number,
-    ));
+    var entered: call.Entered = undefined;
+    entered.init(segments, segment_count) catch |err| return common.status_of_call(err);
+    defer entered.leave();
+    const arguments: call.Arguments = .{ .segments = entered.segments, .indexes = entered.indexes(), .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options };
+    return common.status_of_call(submit(&arguments, out, ticket_number));
 }
 
 /// The queries from `first_query` on, each as a search of its own that is answered into its row of `out`. Their tickets
@@ -96,8 +97,10 @@ export fn velo_submit_each(
     first_ticket: u64,
     submitted_out: ?*u64,
 ) i32 {
-    const all = call.segments_of(segments, segment_count) catch |err| return common.status_of_call(err);
-    const arguments: call.Arguments = .{ .segments = all, .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options };
+    var entered: call.Entered = undefined;
+    entered.init(segments, segment_count) catch |err| return common.status_of_call(err);
+    defer entered.leave();
+    const arguments: call.Arguments = .{ .segments = entered.segments, .indexes = entered.indexes(), .delta = delta, .queries = queries, .dtype = dtype, .query_count = query_count, .filter_count = filter_count, .options = options };
     return common.status_of_call(submit_each(&arguments, out, first_query, first_ticket, submitted_out));
 }
 
@@ -105,7 +108,7 @@ fn submit_each(arguments: *const call.Arguments, out: ?*const call.SearchOut, fi
     const submitted = try common.need("submitted_out", submitted_out);
     submitted.* = 0;
     const queries: [*]const u8 = @ptrCast(try common.need("queries", arguments.queries));
-    const first = try common.need("index", arguments.segments[0].index);
+    const first = arguments.indexes[0];
     const dtype = try call.dtype_of(arguments.dtype);
     const options = try common.read(call.SearchOptions, "options", arguments.options);
     const answers = try common.read(call.SearchOut, "out", out);
@@ -121,10 +124,8 @@ fn submit_each(arguments: *const call.Arguments, out: ?*const call.SearchOut, fi
 }
 
 fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number: u64) common.Failure!void {
-    const self = try common.need("index", arguments.segments[0].index);
+    const self = arguments.indexes[0];
     const theirs = try common.need("out", out);
-    try call.enter(arguments.segments);
-    defer call.leave(arguments.segments);
     if (arguments.query_count == 0) return report(.invalid_argument, .{ .argument = "queries" }, "a ticket needs at least one query", .{});
     const ticket = try Ticket.create(number, arguments, &try common.read(call.SearchOut, "out", theirs));
     errdefer ticket.destroy();
@@ -135,11 +136,15 @@ fn submit(arguments: *const call.Arguments, out: ?*const call.SearchOut, number:
 
 pub const Completion = extern struct { ticket: u64, status: i32, reserved: u32 = 0 };
 
-export fn velo_reap(handle: ?*Index, completions_out: ?[*]Completion, capacity: u32, count_out: ?*u32) i32 {
-    const self = handle orelse return common.null_argument("index");
-    const out = completions_out orelse return common.null_argument("completions_out");
-    const count = count_out orelse return common.null_argument("count_out");
-    if (self.process != common.process()) return common.forked();
+export fn velo_reap(handle: Handle, completions_out: ?[*]Completion, capacity: u32, count_out: ?*u32) i32 {
+    return common.status_of_call(reap(handle, completions_out, capacity, count_out));
+}
+
+fn reap(handle: Handle, completions_out: ?[*]Completion, capacity: u32, count_out: ?*u32) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
+    const out = try common.need("completions_out", completions_out);
+    const count = try common.need("count_out", count_out);
     count.* = 0;
     while (count.* < capacity) {
         const node = self.completed.pop() orelse break;
@@ -148,24 +153,25 @@ export fn velo_reap(handle: ?*Index, completions_out: ?[*]Completion, capacity: 
         count.* += 1;
         ticket.destroy();
     }
-    return ok;
 }
 
-export fn velo_cancel(handle: ?*Index, ticket: u64) i32 {
-    const self = handle orelse return common.null_argument("index");
-    self.enter() catch |err| return common.status_of_call(err);
-    defer self.leave();
+export fn velo_cancel(handle: Handle, ticket: u64) i32 {
+    const self = handles.enter(Index, "index", handle) catch |err| return common.status_of_call(err);
+    defer handles.leave(handle);
     self.completed.cancel(ticket);
     return ok;
 }
 
-export fn velo_event_fd(handle: ?*Index, fd_out: ?*i32) i32 {
-    const self = handle orelse return common.null_argument("index");
-    const out = fd_out orelse return common.null_argument("fd_out");
-    if (self.process != common.process()) return common.forked();
+export fn velo_event_fd(handle: Handle, fd_out: ?*i32) i32 {
+    return common.status_of_call(event_fd(handle, fd_out));
+}
+
+fn event_fd(handle: Handle, fd_out: ?*i32) common.Failure!void {
+    const self = try handles.enter(Index, "index", handle);
+    defer handles.leave(handle);
+    const out = try common.need("fd_out", fd_out);
     out.* = self.completed.event() catch |err| return switch (err) {
-        error.SystemResources => common.out_of_memory(),
-        else => common.fail(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
+        error.SystemResources => error.OutOfMemory,
+        else => report(.io, .{}, "the system gave no eventfd: {s}", .{index.diagnostic.reason(err)}),
     };
-    return ok;
 }
