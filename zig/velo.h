@@ -656,10 +656,15 @@ typedef struct velo_live_insert_options {
     uint32_t row_count;
     const uint8_t *vectors;        /* contiguous, in the index's dtype */
     uint64_t vectors_size;
-    const uint8_t *metadata;       /* kept as it is; see velo_live_record */
+    const uint8_t *metadata;       /* a record batch of Arrow; see velo_live_record */
     uint64_t metadata_size;
     const uint8_t *request;        /* a name, 256 bytes at most: a call with one of the last 1,024 is not done again */
     uint64_t request_size;
+    const uint64_t *buffer_sizes;  /* NULL, or `metadata` has the buffers of such a batch, of columns without nulls, one after the */
+    uint32_t buffer_count;         /* other, in these sizes: the library makes the batch */
+    uint32_t column_count;         /* of them */
+    uint32_t mark;                 /* not 0: columns were added since the index was made, and this number precedes the batch */
+    uint32_t zero;
 } velo_live_insert_options;
 
 typedef struct velo_live_info {

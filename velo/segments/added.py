@@ -258,9 +258,10 @@ class LiveColumns:
 
     # ---- records of the log
 
-    def marked(self, batch: bytes) -> bytes:
-        """A record batch of all of these columns as the log has it."""
-        return _MARK.pack(len(self.schema), 0) + batch if self.values else batch
+    @property
+    def mark(self) -> int:
+        """Precedes a record batch of all of these columns; 0: nothing does."""
+        return len(self.schema) if self.values else 0
 
     def in_record(self, data: Any) -> tuple[Any, Any]:
         if len(data) < _MARK.size:

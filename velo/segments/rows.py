@@ -65,7 +65,7 @@ class RowShape:
 
     @cached_property
     def small_batches(self) -> SmallBatches | None:
-        """The encoder for the metadata of a few rows."""
+        """The metadata of a few rows."""
         return None if self.schema is None else SmallBatches(plain_schema(self.schema))
 
 
@@ -112,19 +112,27 @@ class NewRows(GivenRows):
     ) -> None:
         rows = _vectors(vectors, shape)
         kind, column, kept = checked_row_ids(ids, len(rows), shape.id_kind, upsert, is_distinct)
-        batch = (
-            shape.small_batches.encode(metadata, len(rows)) if shape.small_batches and kept is None else None
-        )
-        if batch is None:
+        buffers = None
+        if shape.small_batches is not None and kept is None:
+            buffers = shape.small_batches.buffers(metadata, len(rows))
+        if buffers is None:
             table = given_columns(metadata, shape.schema, len(rows))
             kept_rows = table if table is None or kept is None else some_rows(table, kept)
             batch = batch_bytes(kept_rows, shape.schema)
-        batch = shape.columns.marked(batch)
+        else:
+            batch = b"".join(buffers)
         if kept is not None:
             rows = rows[kept]
         super().__init__(len(rows), kind, column, request, upsert=upsert)
         self._set("vectors", np.ascontiguousarray(rows).view(np.uint8).reshape(-1))
         self._set("metadata", np.frombuffer(batch, np.uint8))
+        options = self.options
+        options.mark = shape.columns.mark
+        if buffers is not None:
+            sizes = _native.ffi.new("uint64_t[]", [len(one) for one in buffers])
+            self._keep.append(sizes)
+            options.buffer_sizes, options.buffer_count = sizes, len(buffers)
+            options.column_count = len(shape.schema)
 
 
 def given_vectors(given: Any, shape: RowShape) -> AnyArray | Source:

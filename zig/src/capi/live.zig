@@ -61,6 +61,11 @@ pub const InsertOptions = extern struct {
     metadata_size: u64 = 0,
     request: ?[*]const u8 = null,
     request_size: u64 = 0,
+    buffer_sizes: ?[*]const u64 = null,
+    buffer_count: u32 = 0,
+    column_count: u32 = 0,
+    mark: u32 = 0,
+    zero: u32 = 0,
 };
 
 pub const LiveInfo = extern struct {
@@ -338,8 +343,18 @@ fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
     return if (pointer) |bytes| bytes[0..@intCast(size)] else "";
 }
 
+const Given = struct {
+    rows: live_room.Rows,
+    /// The metadata, where it is not as the caller has it.
+    encoded: ?[]u8 = null,
+
+    fn deinit(self: *const Given) void {
+        if (self.encoded) |bytes| common.allocator.free(bytes);
+    }
+};
+
 /// The rows of a call; null, and the failure was told, where they are none.
-fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i32) ?live_room.Rows {
+fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i32) ?Given {
     const given = options orelse {
         status.* = common.null_argument("options");
         return null;
@@ -359,22 +374,40 @@ fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i3
         status.* = bad_ids();
         return null;
     }
-    return .{
+    const metadata = bytes_of(o.metadata, o.metadata_size);
+    const columns: live_room.record_batch.Columns = .{
+        .mark = o.mark,
+        .rows = o.row_count,
+        .count = o.column_count,
+        .buffer_sizes = if (o.buffer_sizes) |sizes| sizes[0..o.buffer_count] else &.{},
+        .buffers = metadata,
+    };
+    if (!columns.is_whole()) {
+        status.* = fail(.invalid_argument, .{ .argument = "metadata" }, "metadata has not as many bytes as its buffers", .{});
+        return null;
+    }
+    const encoded = live_room.record_batch.encode(common.allocator, &columns) catch {
+        status.* = common.out_of_memory();
+        return null;
+    };
+    return .{ .encoded = encoded, .rows = .{
         .count = o.row_count,
         .kind = kind,
         .is_upsert = o.is_upsert != 0,
         .ids = column.?,
         .vectors = bytes_of(o.vectors, o.vectors_size),
-        .metadata = bytes_of(o.metadata, o.metadata_size),
+        .metadata = encoded orelse metadata,
         .request = bytes_of(o.request, o.request_size),
-    };
+    } };
 }
 
 export fn velo_live_insert(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     var status: i32 = ok;
-    const rows = given_rows(ids, options, &status) orelse return status;
+    const given = given_rows(ids, options, &status) orelse return status;
+    defer given.deinit();
+    const rows = given.rows;
     defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
@@ -384,7 +417,9 @@ export fn velo_live_reserve(handle: Handle, ids: ?*const IdColumn, options: ?*co
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     var status: i32 = ok;
-    const rows = given_rows(ids, options, &status) orelse return status;
+    const given = given_rows(ids, options, &status) orelse return status;
+    defer given.deinit();
+    const rows = given.rows;
     defer self.changed();
     var diagnostic: Diagnostic = .{};
     return status_of_write(self.live.reserve(rows, &diagnostic), done_out, &diagnostic);
@@ -394,7 +429,9 @@ export fn velo_live_insert_segment(handle: Handle, ids: ?*const IdColumn, option
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     var status: i32 = ok;
-    const rows = given_rows(ids, options, &status) orelse return status;
+    const given = given_rows(ids, options, &status) orelse return status;
+    defer given.deinit();
+    const rows = given.rows;
     const call: live_room.Call = .{
         .rows = rows,
         .first = if (rows.is_numbered()) first_row else 0,
@@ -411,7 +448,9 @@ export fn velo_live_update(handle: Handle, ids: ?*const IdColumn, options: ?*con
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     var status: i32 = ok;
-    const rows = given_rows(ids, options, &status) orelse return status;
+    const given = given_rows(ids, options, &status) orelse return status;
+    defer given.deinit();
+    const rows = given.rows;
     if (!rows.is_upsert) return fail(.invalid_argument, .{ .argument = "is_upsert" }, "an update replaces rows: is_upsert is 1", .{});
     const places = rows_from(segments, vertices, rows.count, &status) orelse return status;
     defer common.allocator.free(places);

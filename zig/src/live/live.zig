@@ -21,6 +21,7 @@ pub const Commit = folder.Commit;
 pub const View = @import("delta.zig").View;
 pub const Rows = @import("rows.zig").Rows;
 pub const Kind = @import("rows.zig").Kind;
+pub const record_batch = @import("record_batch.zig");
 pub const scan = @import("scan.zig");
 pub const nearest = @import("nearest.zig");
 pub const create = folder.create;
@@ -49,6 +50,7 @@ test {
     _ = @import("moment.zig");
     _ = nearest;
     _ = @import("manifest.zig");
+    _ = @import("record_batch.zig");
     _ = @import("rows.zig");
     _ = @import("scan.zig");
     _ = @import("live_test.zig");
