@@ -597,6 +597,12 @@ int32_t velo_filter_close(velo_filter *filter);
 
 /* ---- live data: rows of an index come and go while it answers (docs/FORMAT.md, "Live data") ---- */
 
+/* The folder of an index by its descriptor, which is the library's from then on. The last user closes it: a velo_live that was
+ * opened with it is one, and the caller until velo_folder_release, which sets `*folder` to NULL. */
+typedef struct velo_folder velo_folder;
+int32_t velo_folder_take(int32_t descriptor, velo_folder **folder_out);
+int32_t velo_folder_release(velo_folder **folder);
+
 typedef enum velo_durability {
     VELO_DURABILITY_SYNC = 0,      /* a write returns once it is on the device; one sync serves all that wait */
     VELO_DURABILITY_INTERVAL = 1,  /* it is there 100 ms later */
@@ -610,6 +616,7 @@ typedef struct velo_live_options {
     uint32_t reserved;
     uint64_t checkpoint_bytes;     /* a longer log is folded into tombstones; 0 = 4 MiB, or n / 16 where that is more */
     uint64_t delta_bytes;          /* what rows that no segment holds may take; 0 = 64 MiB */
+    velo_folder *folder;           /* the folder, `path` being its name for messages; NULL = the one at `path` */
 } velo_live_options;
 
 /* Ids as Arrow has them: int64, or strings (string i is bytes[offsets[i]..offsets[i + 1]]). */

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+from velo import _native
 from velo.errors import ClosedError, NotAnIndexError, UnsupportedError
 from velo.folder.replace import os_failure
 
@@ -22,29 +24,37 @@ class OpenedFolder:
 
     A change of directory, a rename of the folder, or another folder in its place change the meaning of a
     path, but not the folder that a descriptor refers to. So an index names all of its files by :attr:`at`.
-    The descriptor closes with :meth:`close`, or when nothing refers to the folder any more. `path`, an
-    absolute one, is the folder's name when it was opened, for messages.
+    The library shares the descriptor: it closes after :meth:`close`, or when nothing refers to the folder any
+    more, once no live data uses it. `path`, an absolute one, is the folder's name when it was opened, for
+    messages.
     """
-
-    #: Also of one whose making was interrupted before it began.
-    _descriptor = -1
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: Where the library puts its folder, and from where it takes it back.
+        self._place = _native.ffi.gc(_native.ffi.new("velo_folder **"), _native.lib.velo_folder_release)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAnIndexError(f"{path} cannot be opened: {error.strerror}", argument="path") from error
         except OSError as error:
             raise os_failure(error, str(path)) from error
-        by_descriptor = Path(f"/proc/self/fd/{self._descriptor}")
+        _native.check(_native.lib.velo_folder_take(descriptor, self._place))
+        self._descriptor = descriptor
+        by_descriptor = Path(f"/proc/self/fd/{descriptor}")
         self._by_descriptor = by_descriptor if os.path.exists(by_descriptor) else None
+
+    @property
+    def native(self) -> Any:
+        """The ``velo_folder``; raises where :meth:`close` was called."""
+        if self._place[0] == _native.ffi.NULL:
+            raise ClosedError(f"{self.path} was closed")
+        return self._place[0]
 
     @property
     def at(self) -> Path:
         """A path that leads to the folder, whatever its name is now."""
-        if self._descriptor < 0:
-            raise ClosedError(f"{self.path} was closed")
+        _ = self.native
         if self._by_descriptor is not None:
             return self._by_descriptor
         own = os.fstat(self._descriptor)
@@ -57,10 +67,5 @@ class OpenedFolder:
         return self.path
 
     def close(self) -> None:
-        """Close the descriptor; further calls do nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
+        """Give the descriptor back; further calls do nothing."""
+        _native.lib.velo_folder_release(self._place)

@@ -43,6 +43,7 @@ class LiveData:
         options = _native.new("velo_live_options")
         options.writable = durability is not None
         options.delta_bytes = delta_bytes
+        options.folder = folder.native
         if durability is not None:
             code = DURABILITY_CODES.get(durability)
             if code is None:

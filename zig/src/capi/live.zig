@@ -23,6 +23,7 @@ pub const LiveOptions = extern struct {
     reserved: u32 = 0,
     checkpoint_bytes: u64 = 0,
     delta_bytes: u64 = 0,
+    folder: ?*live_room.SharedFolder = null,
 };
 
 pub const IdColumn = extern struct {
@@ -143,6 +144,17 @@ pub fn status_of_write(outcome: live_room.Error!live_room.Done, done_out: ?*Live
     return ok;
 }
 
+export fn velo_folder_take(descriptor: i32, folder_out: ?*?*live_room.SharedFolder) i32 {
+    const out = folder_out orelse return common.null_argument("folder_out");
+    out.* = live_room.SharedFolder.create(.{ .fd = descriptor }) catch return common.out_of_memory();
+    return ok;
+}
+
+export fn velo_folder_release(place: ?*?*live_room.SharedFolder) i32 {
+    if (common.take(live_room.SharedFolder, place)) |folder| folder.release();
+    return ok;
+}
+
 export fn velo_live_open(path: ?[*:0]const u8, options: ?*const LiveOptions, live_out: ?*Handle) i32 {
     const folder = path orelse return common.null_argument("path");
     const given = options orelse return common.null_argument("options");
@@ -165,7 +177,7 @@ export fn velo_live_open(path: ?[*:0]const u8, options: ?*const LiveOptions, liv
 fn open(self: *LiveHandle, path: []const u8, o: LiveOptions) i32 {
     var diagnostic: Diagnostic = .{};
     self.* = .{ .store = undefined, .live = undefined };
-    self.store = live_room.FolderStore.open(path) catch |err| {
+    self.store = if (o.folder) |shared| .of(shared) else live_room.FolderStore.open(path) catch |err| {
         if (err == error.FileNotFound or err == error.NotDir) return fail(.not_an_index, .{ .argument = "path" }, "{s} is no folder", .{path});
         return fail(.io, .{ .argument = "path" }, "cannot open {s}: {t}", .{ path, err });
     };

@@ -5,6 +5,7 @@ const folder = @import("folder.zig");
 const diagnostics = @import("diagnostic.zig");
 
 pub const FolderStore = store.FolderStore;
+pub const SharedFolder = store.SharedFolder;
 pub const Live = folder.Live;
 pub const Options = folder.Options;
 pub const Built = folder.Built;

@@ -5,9 +5,30 @@
 //! returned; creation, removal and replacement of a name only after `sync_folder` of its folder did. Before that any
 //! part may survive. After a failed `sync` the state on the device is unknown.
 const std = @import("std");
+const base = @import("base");
+
+/// A folder by its descriptor, which its last user closes.
+pub const SharedFolder = struct {
+    dir: std.fs.Dir,
+    users: std.atomic.Value(u32) = .init(1),
+
+    pub fn create(dir: std.fs.Dir) error{OutOfMemory}!*SharedFolder {
+        const self = try base.allocator.create(SharedFolder);
+        self.* = .{ .dir = dir };
+        return self;
+    }
+
+    pub fn release(self: *SharedFolder) void {
+        if (self.users.fetchSub(1, .acq_rel) > 1) return;
+        self.dir.close();
+        base.allocator.destroy(self);
+    }
+};
 
 pub const FolderStore = struct {
     dir: std.fs.Dir,
+    /// Closes `dir`; null: this store does.
+    shared: ?*SharedFolder = null,
     /// Held by the one process that writes.
     lock: ?std.fs.File = null,
 
@@ -19,12 +40,17 @@ pub const FolderStore = struct {
         return .{ .dir = try std.fs.cwd().openDir(path, .{ .iterate = true }) };
     }
 
+    pub fn of(shared: *SharedFolder) FolderStore {
+        _ = shared.users.fetchAdd(1, .acq_rel);
+        return .{ .dir = shared.dir, .shared = shared };
+    }
+
     pub fn deinit(self: *FolderStore) void {
         if (self.lock) |file| {
             file.unlock(); // a forked child may hold the descriptor, and with it the lock, for long
             file.close();
         }
-        self.dir.close();
+        if (self.shared) |shared| shared.release() else self.dir.close();
     }
 
     /// False where another process, or another handle of this one, holds it. The lock ends with its process.
@@ -142,7 +168,10 @@ pub const FolderStore = struct {
     /// Names in the folder itself, folders among them; all memory is `arena`'s.
     pub fn list(self: *FolderStore, arena: std.mem.Allocator) ![]const []const u8 {
         var names: std.ArrayList([]const u8) = .empty;
-        var iterator = self.dir.iterate();
+        // A descriptor of its own: its position would be that of all who share the folder.
+        var dir = try self.dir.openDir(".", .{ .iterate = true });
+        defer dir.close();
+        var iterator = dir.iterate();
         while (try iterator.next()) |entry| try names.append(arena, try arena.dupe(u8, entry.name));
         return names.items;
     }
@@ -160,6 +189,25 @@ pub const FolderStore = struct {
         std.posix.munmap(bytes);
     }
 };
+
+test "a shared folder stays open for its last user, wherever it is moved" {
+    var tmp = std.testing.tmpDir(.{ .iterate = true });
+    defer tmp.cleanup();
+    try tmp.dir.makeDir("first");
+    const shared = try SharedFolder.create(try tmp.dir.openDir("first", .{ .iterate = true }));
+    var stores = [_]FolderStore{ .of(shared), .of(shared) };
+    shared.release();
+    stores[0].deinit();
+    try tmp.dir.rename("first", "moved");
+    try tmp.dir.makeDir("first");
+    const file = try stores[1].create("a");
+    stores[1].close(file);
+    try tmp.dir.access("moved/a", .{});
+    var arena = std.heap.ArenaAllocator.init(std.testing.allocator);
+    defer arena.deinit();
+    for (0..2) |_| try std.testing.expectEqual(1, (try stores[1].list(arena.allocator())).len);
+    stores[1].deinit();
+}
 
 test "one handle writes at a time" {
     var tmp = std.testing.tmpDir(.{ .iterate = true });
