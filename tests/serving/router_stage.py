@@ -19,6 +19,7 @@ LIMITS = RouterLimits(
     timeout_max_s=20.0,
     quiet_s=0.1,
     trial_s=0.12,
+    silence_max_s=0.5,
     probe_interval_s=2.0,
     probe_down_interval_s=0.25,
     probe_timeout_s=1.0,

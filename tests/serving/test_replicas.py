@@ -16,7 +16,9 @@ from velo_serving.protocol.spans import SilentObserver
 from velo_serving.protocol.types import Answer, Failure, SearchRequest, ShardReply
 from velo_serving.routing.router import Router
 
-LIMITS = RouterLimits(quiet_s=0.1, trial_s=0.12, probe_interval_s=2.0, probe_down_interval_s=0.25)
+LIMITS = RouterLimits(
+    quiet_s=0.1, trial_s=0.12, silence_max_s=0.5, probe_interval_s=2.0, probe_down_interval_s=0.25
+)
 
 #: What a call takes where a test lets it take time, and what one takes that is worth a hedge.
 USUAL_S = 0.01
@@ -194,6 +196,31 @@ async def test_a_slow_call_is_saved_by_a_hedge(stage: Stage) -> None:
     await stage.clock.crank(0.01)
     assert task.done(), "long before anybody could know that the first one hangs"
     assert spare.number in (await task).hits.ids
+
+
+@on_stage
+async def test_requests_of_a_silent_replica_go_to_the_other_before_it_is_down(stage: Stage) -> None:
+    hung, other = stage.shards[0]
+    for one in (hung, other):
+        one.answer = one.end_a_search = one.never
+    tasks = [stage.ask() for _ in range(10)]
+    await settle()
+    assert len(hung.requests) == 5
+    other.answer = other.end_a_search = other.at_once
+    await stage.clock.crank(LIMITS.quiet_s + LIMITS.trial_s + 0.01)
+    assert len(other.requests) == 10, "all of them, though hedges are few"
+    assert sum(task.done() for task in tasks) == 5
+    assert [one.state for one in stage.router.shards()] == ["up"] * 4
+    for _ in range(6):
+        assert (await stage.ask()).shards_answered == 2
+    assert len(hung.requests) == 5, "new requests go to the replica that answers"
+    hung.answer, hung.end_a_search = hung.at_once, hung.well
+    await stage.clock.crank(LIMITS.trial_s)
+    for _ in range(6):
+        await stage.ask()
+    assert len(hung.requests) > 5, "a probe search that succeeds brings it back"
+    for task in tasks:
+        task.cancel()
 
 
 @on_stage

@@ -134,7 +134,7 @@ async def test_a_silent_shard_goes_down_even_if_its_health_is_good(stage: Stage)
     await stage.clock.crank(LIMITS.quiet_s + 0.01)
     assert hung.trials == trials + 1
     assert not task.done()
-    await stage.clock.crank(LIMITS.trial_s)
+    await stage.clock.crank(LIMITS.silence_max_s)
     assert task.result().shards_answered == 1
     assert stage.states == ["down", "up"]
     assert "probe search" in stage.router.shards()[0].reason
@@ -151,6 +151,46 @@ async def test_a_silent_shard_goes_down_even_if_its_health_is_good(stage: Stage)
     assert stage.states == ["up", "up"]
 
 
+@on_stage(shards=2)
+async def test_a_shard_that_stalls_loses_no_request(stage: Stage) -> None:
+    stalled = stage.shards[0]
+    gate = gated(stalled)
+    stalled.end_a_search = stalled.never
+    early = stage.ask()
+    await stage.clock.crank(LIMITS.quiet_s + LIMITS.trial_s + 0.01)
+    assert stage.states == ["up", "up"]
+    answer = await stage.ask()
+    assert (answer.shards_answered, answer.failures[0].failure.kind) == (1, "ShardUnavailableError")
+    assert "is silent" in answer.failures[0].failure.message
+    whole = stage.ask(allow_partial=False)
+    await stage.clock.crank(0.1)
+    assert not early.done()
+    assert not whole.done(), "one that must be complete waits"
+    gate.set()
+    assert (await early).shards_answered == (await whole).shards_answered == 2
+    assert (await stage.ask()).shards_answered == 2
+    stalled.end_a_search = stalled.well
+    await stage.clock.crank(LIMITS.trial_s)
+    assert stage.states == ["up", "up"]
+
+
+@on_stage(shards=2)
+async def test_requests_wait_where_all_shards_stall(stage: Stage) -> None:
+    gates = [gated(shard) for shard in stage.shards]
+    for shard in stage.shards:
+        shard.end_a_search = shard.never
+    tasks = [stage.ask()]
+    await stage.clock.crank(LIMITS.quiet_s + LIMITS.trial_s + 0.01)
+    tasks.append(stage.ask())
+    await stage.clock.crank(0.1)
+    assert not any(task.done() for task in tasks)
+    for gate, shard in zip(gates, stage.shards, strict=True):
+        shard.end_a_search = shard.well
+        gate.set()
+    assert [(await task).shards_answered for task in tasks] == [2, 2]
+    await stage.clock.crank(LIMITS.trial_s)
+
+
 @on_stage(shards=1)
 async def test_a_prober_that_is_starved_takes_no_shard_for_hung(stage: Stage) -> None:
     """Whatever the clock says: what counts is time in which an answer would have been heard."""
@@ -165,7 +205,7 @@ async def test_a_prober_that_is_starved_takes_no_shard_for_hung(stage: Stage) ->
     assert stage.states == ["up"]
     assert not task.done()
     # Once this process is awake, a shard that is hung is found as soon as ever.
-    await stage.clock.crank(LIMITS.trial_s)
+    await stage.clock.crank(LIMITS.silence_max_s)
     assert stage.states == ["down"]
     with pytest.raises(NoShardAnsweredError):
         task.result()
@@ -235,8 +275,8 @@ async def test_a_shard_with_much_to_do_is_given_time(stage: Stage) -> None:
     shard.answer, shard.end_a_search = shard.never, shard.never
     task = stage.ask(queries=4, timeout_s=5.0)
     await stage.clock.crank(limits.quiet_s + limits.trial_s + 0.1)
-    assert stage.states == ["up"]
-    await stage.clock.crank(0.5)
+    assert stage.router._queues[0].silent is False
+    await stage.clock.crank(0.6)
     assert stage.states == ["down"]
     with pytest.raises(NoShardAnsweredError):
         task.result()

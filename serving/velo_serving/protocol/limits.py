@@ -26,8 +26,10 @@ class RouterLimits:
     quiet_s : float
         A shard with requests that is silent for this time gets a probe search.
     trial_s : float
-        A shard that does not answer the probe search in this time is down. After slow probe searches, or with
-        many requests, it gets more time.
+        A shard that does not answer the probe search in this time is silent: new requests go to a replica, or
+        are answered without it. After slow probe searches, or with many requests, it gets more time.
+    silence_max_s : float
+        A shard that is silent for this time, in which probe searches are repeated, is down.
     busy_max_s : float
         A busy shard that completes no search in this time is down, too.
     probe_interval_s, probe_down_interval_s : float
@@ -43,6 +45,7 @@ class RouterLimits:
     timeout_max_s: float = 60.0
     quiet_s: float = 0.04
     trial_s: float = 0.2
+    silence_max_s: float = 1.0
     busy_max_s: float = 10.0
     probe_interval_s: float = 2.0
     probe_down_interval_s: float = 0.25

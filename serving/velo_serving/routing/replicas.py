@@ -2,7 +2,8 @@
 
 A request goes to the least loaded replica; if that fails, to the next one. If it takes longer than 95 of 100
 calls do, a second replica is asked, too (a hedge). The first reply counts, and others are canceled. At most
-one request in twenty is hedged, so that a slow shard does not get all requests twice.
+one request in twenty is hedged, so that a slow shard does not get all requests twice. The requests of a
+silent replica all go to another one, too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Replicas:
         self._clock = clock
         self._observer = observer
         self.queues = [
-            ShardQueue(channel, limits, clock, observer, self._take, identity, on_health)
+            ShardQueue(channel, limits, clock, observer, self._take, self._hedge_all, identity, on_health)
             for channel in channels
         ]
         self._asked: dict[PendingRequest, _Asked] = {}
@@ -79,12 +80,19 @@ class Replicas:
     def up(self) -> bool:
         return any(queue.up for queue in self.queues)
 
+    @property
+    def responsive(self) -> bool:
+        return any(queue.up and not queue.silent for queue in self.queues)
+
     def wait_s(self, heavy: bool) -> float:
         """The expected wait of a new request; zero if unknown."""
         return min([queue.wait_s(heavy) for queue in self.queues if queue.up], default=0.0)
 
-    def offer(self, pending: PendingRequest) -> None:
-        """Send a request to a replica, or fail it if all are down."""
+    def offer(self, pending: PendingRequest, even_if_silent: bool) -> None:
+        """Send a request to a replica, or fail it if all are down, or silent."""
+        if not (even_if_silent or self.responsive):
+            pending.reply(self._place, self.queues[0].failure())
+            return
         asked = self._asked[pending] = _Asked(self._clock.now())
         self._credit = min(self._credit + HEDGE_SHARE, HEDGE_BURST)
         if not self._ask(pending, asked):
@@ -98,7 +106,8 @@ class Replicas:
     ) -> dict[str, Any] | Failure:
         """Look up at a replica, after a failure at the next one, or only at the writer."""
         failure = self.queues[0].failure()
-        for queue in [queue for queue in self.queues[: 1 if writer else None] if queue.up]:
+        asked = [queue for queue in self.queues[: 1 if writer else None] if queue.up]
+        for queue in sorted(asked, key=lambda queue: queue.silent):
             try:
                 return await queue.look_up(what, arguments, timeout_s)
             except VeloError as error:
@@ -143,7 +152,7 @@ class Replicas:
             if not free:
                 return False
             # By queries, not by seconds: a replica that was slow once would never be asked again.
-            queue = min(free, key=lambda queue: queue.queries)
+            queue = min(free, key=lambda queue: (queue.silent, queue.queries))
         asked.tried.append(queue)
         asked.open.append(queue)
         queue.offer(pending)
@@ -156,6 +165,11 @@ class Replicas:
         if self._ask(pending, asked):
             self._credit -= 1.0
             self._observer.hedge_sent(self.name)
+
+    def _hedge_all(self, silent: ShardQueue) -> None:
+        for pending, asked in list(self._asked.items()):
+            if asked.open == [silent]:
+                self._ask(pending, asked)
 
     def _take(self, queue: ShardQueue, pending: PendingRequest, reply: ShardReply) -> None:
         """Handle a reply of a replica: the answer, or a reason to ask the next one."""

@@ -351,9 +351,11 @@ class Router:
         spans = pending.spans = ShardSpans([shard.name for shard in self._shards])
         timer = self._clock.call_at(deadline, pending.expire)
         self._queries_admitted += count
+        # A silent shard is asked where nothing else can be: a late answer is better than none.
+        complete = not request.allow_partial or not any(shard.responsive for shard in self._shards)
         try:
             for shard in self._shards:
-                shard.offer(pending)
+                shard.offer(pending, complete)
             await pending.done
         finally:
             timer.cancel()

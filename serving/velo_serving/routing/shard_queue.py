@@ -3,11 +3,12 @@
 Every request is a call of its own, so a slow query delays no other. Requests wait while the shard has enough
 to do; heavy ones wait apart from others.
 
-    up ──(connection lost, or silent with requests in flight and no answer to a probe search)──▶ down
-    up ◀──(healthy, the same index, and an answer to a probe search)──────────────────────────── down
+    up ──(connection lost, or requests in flight and no answer to probe searches for a second)──▶ down
+    up ◀──(healthy, the same index, and an answer to a probe search)───────────────────────────── down
 
 A health answer alone proves nothing: a shard with a stuck disk still sends one from memory. While a shard is
-down its requests fail at once, and answers are partial instead of late.
+down its requests fail at once, and answers are partial instead of late. A shard that leaves the first probe
+search unanswered is ``silent`` but up: a stall of a process is no reason to fail its requests.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class ShardQueue:
 
     Queries in flight of either kind stay within their limit, except for a single larger request. A queue that
     is down holds no requests. A shard keeps its identity, which is ``identity`` or the first one reported.
-    ``deliver`` is called with each reply, and ``on_health`` with the health of the right shard.
+    ``deliver`` is called with each reply, ``on_silent`` when the shard becomes silent, and ``on_health`` with
+    the health of the right shard.
     """
 
     def __init__(
@@ -175,15 +177,18 @@ class ShardQueue:
         clock: Clock,
         observer: Observer,
         deliver: Callable[[ShardQueue, PendingRequest, ShardReply], None],
+        on_silent: Callable[[ShardQueue], None],
         identity: ShardIdentity | None = None,
         on_health: Callable[[ShardHealth], None] | None = None,
     ) -> None:
         self.channel = channel
         self.health: ShardHealth | None = None
         self.up = False
+        self.silent = False
         self.reason = "not asked yet"
         self._kind = ShardUnavailableError.__name__
         self._deliver = deliver
+        self._on_silent = on_silent
         self._on_health = on_health
         self._limits = limits
         self._clock = clock
@@ -266,6 +271,8 @@ class ShardQueue:
             ) from None
 
     def failure(self) -> Failure:
+        if self.up:
+            return Failure(ShardUnavailableError.__name__, f"shard {self.name} is silent: {self.reason}")
         return Failure(self._kind, f"shard {self.name} is down: {self.reason}")
 
     def _pump(self, load: _Load) -> None:
@@ -308,7 +315,8 @@ class ShardQueue:
         del load.in_flight[pending]
         load.queries_in_flight -= sent.queries
         load.rate.reply(sent.at, now, sent.queries)
-        self._sign_at = self._ended_at = now
+        self._ended_at = now
+        self._note_sign()
         self._observer.call_ended(self.name, now - sent.at, outcome)
         self._deliver(self, pending, reply)
         self._pump(load)
@@ -330,32 +338,47 @@ class ShardQueue:
             self._trial = asyncio.get_running_loop().create_task(self._run_probe_search())
 
     async def _run_probe_search(self) -> None:
-        """Run a probe search; a shard with much work gets more time."""
-        began, outages = self._clock.now(), self._outages
-        work_s = 2.0 * sum(load.queries_in_flight * load.rate.seconds_per_query for load in self._loads)
-        outcome: bool | None = None
+        """Repeat a probe search until the shard shows a sign, or is down."""
+        outages, outcome = self._outages, None
+        silent_s = self._limits.quiet_s
         try:
-            outcome = await self._on_trial(max(self._limits.trial_s, 2.0 * self._slow_trial_s) + work_s)
+            while outcome is None:
+                began = self._clock.now()
+                in_flight_s = sum(one.queries_in_flight * one.rate.seconds_per_query for one in self._loads)
+                timeout_s = max(self._limits.trial_s, 2.0 * self._slow_trial_s) + 2.0 * in_flight_s
+                outcome = await self._on_trial(timeout_s)
+                if outages != self._outages or self._sign_at > began:
+                    break
+                if outcome is None:
+                    silent_s += timeout_s
+                    self.reason = f"it answered nothing for {1000 * silent_s:.0f} ms, not even a probe search"
+                    if silent_s >= self._limits.silence_max_s:
+                        self._mark_down(self.reason, "hung")
+                        break
+                    if not self.silent:
+                        self.silent = True
+                        self._on_silent(self)
         except ShardUnavailableError as error:
             if outages == self._outages:
                 self._mark_down(error.message)
-            return
         finally:
             self._trial = None
         if outages != self._outages:
             return
         now = self._clock.now()
         if outcome is not None:
-            self._sign_at = now
+            self._note_sign()
         if outcome:
             self._ended_at = now
-        if outcome is None and self._sign_at <= began:
-            waited_ms = 1000 * (self._limits.quiet_s + now - began)
-            self._mark_down(f"it answered nothing for {waited_ms:.0f} ms, not even a probe search", "hung")
-        elif outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
+        if outcome is False and now - max(self._ended_at, self._oldest_at()) > self._limits.busy_max_s:
             self._mark_down(f"no search ended for {self._limits.busy_max_s:g} s, though it works", "hung")
         for load in self._loads:
             self._pump(load)
+
+    def _note_sign(self) -> None:
+        self._sign_at = self._clock.now()
+        if self.silent:
+            self.silent, self.reason = False, ""
 
     def _oldest_at(self) -> float:
         oldest = (sent.at for load in self._loads for sent in itertools.islice(load.in_flight.values(), 1))
@@ -424,7 +447,7 @@ class ShardQueue:
     ) -> None:
         self._outages += 1
         self._kind = kind
-        was_up, self.up, self.reason = self.up, False, reason
+        was_up, self.up, self.silent, self.reason = self.up, False, False, reason
         if was_up:
             self._observer.shard_changed(self.name, False, reason)
         self._fail_all(outcome)
@@ -474,7 +497,7 @@ class ShardQueue:
                 self._on_health(health)
             # One that hung must answer as fast as it will have to; a fresh one may be slow once.
             was_down = self._outages > 0 and not self.up
-            patience_s = 2 * self._limits.trial_s if was_down else self._limits.probe_timeout_s
+            patience_s = self._limits.silence_max_s if was_down else self._limits.probe_timeout_s
             outcome = await self._on_trial(patience_s)
             if outcome is None or (was_down and not outcome):
                 raise ShardUnavailableError(f"a probe search was not answered within {patience_s:g} s")
@@ -501,6 +524,7 @@ class ShardQueue:
 
     def _mark_up(self) -> None:
         was_up, self.up, self.reason = self.up, True, ""
+        self.silent = False
         self._sign_at = self._clock.now()
         if not was_up:
             self._observer.shard_changed(self.name, True, "")
