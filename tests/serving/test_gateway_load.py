@@ -133,6 +133,30 @@ def test_a_disconnected_client_cancels_its_search() -> None:
     asyncio.run(run())
 
 
+async def test_a_request_that_outlives_the_server_gets_a_typed_503() -> None:
+    backend = backend_of([CommandedChannel(0)])
+    app = create_app(backend)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with app.router.lifespan_context(app):
+        for drained in (False, True):
+            task = asyncio.create_task(app(dict(SEARCH_SCOPE), receive, send))
+            await settle()
+            if drained:
+                backend.drain()
+            task.cancel()  # as uvicorn does once the time for running requests is over
+            await asyncio.wait({task})
+            assert task.cancelled() is not drained
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["type"] == "ShuttingDownError"
+
+
 async def test_readiness_requires_the_configured_number_of_shards() -> None:
     shards = [CommandedChannel(number) for number in range(3)]
     shards[1].say = shards[1].raises(ShardUnavailableError("gone"))

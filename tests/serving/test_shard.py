@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 import velo
 from tests.serving.fakes import ExactIndex
-from velo.errors import CorruptIndexError, NotAnIndexError, SearchTimeoutError, VeloError
+from velo.errors import CorruptIndexError, NotAnIndexError, ReadOnlyError, SearchTimeoutError, VeloError
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
 from velo_serving.protocol.hits import Costs, concat_hits, rows_of_hits, with_rows
@@ -36,6 +37,24 @@ def opened(folder: Path) -> tuple[Shard, ExactIndex]:
 
 def ask(*rows: int, k: int = 3, **options: Any) -> SearchRequest:
     return SearchRequest(VECTORS[list(rows)], k, **options)
+
+
+def test_a_shard_on_a_full_device_serves_reads(tmp_path: Path) -> None:
+    path = tmp_path / "shop.velo"
+    velo.build(path, VECTORS, store_vectors=True, calibrate=False, threads=1).close()
+    with velo.open(path, writable=True, threads=1) as index:
+        index.insert(VECTORS[:2])
+    shard = Shard(ShardSpec("0", str(path), threads=1, writable=True))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        assert (shard.open().n, shard.health().details.get("writable")) == (len(VECTORS) + 2, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert ids(answer(shard, ask(3, k=1))) == [[3]]
+    with pytest.raises(ReadOnlyError):
+        asyncio.run(shard.write("flush", {}))
+    shard.close()
 
 
 def answer(shard: Shard, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:

@@ -28,6 +28,7 @@ from tests.serving.conftest import (
     files_of,
     local_answer,
     sockets_of,
+    until,
 )
 from velo_serving.hosting import workers
 from velo_serving.protocol.types import SearchRequest
@@ -252,6 +253,25 @@ def test_a_first_signal_drains_all_gateways_and_a_second_ends_them(served: Serve
         assert time.monotonic() < end
     assert httpx.get(f"{served.url}/livez", timeout=30).status_code == 200
     assert ask(served, np.zeros(128)).status_code == 200
+    # Once the drain is over nothing new is accepted, though a gateway still waits for a body.
+    url = httpx.URL(served.url)
+    body = json.dumps({"vector": [0.0] * 128}).encode()
+    head = f"POST /v1/search HTTP/1.1\r\nHost: velo\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    with socket.create_connection((url.host, url.port), timeout=30) as slow:
+        slow.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body[:9])
+        time.sleep(0.2)
+        served.process.terminate()
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection((url.host, url.port), timeout=5).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        until(is_refused, seconds=5)
+        slow.sendall(body[9:])
+        assert b"".join(iter(lambda: slow.recv(65536), b"")).startswith(b"HTTP/1.1 200")
     code, told = served.stop()
     assert code == 0, told
     assert "Traceback" not in told

@@ -51,7 +51,12 @@ from velo_serving.gateway.schemas import (
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.watched import Aliases
 from velo_serving.gateway.write_bodies import WRITES
-from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
+from velo_serving.protocol.errors import (
+    BodyTooLargeError,
+    QueueFullError,
+    ShuttingDownError,
+    UnsupportedMediaTypeError,
+)
 from velo_serving.protocol.limits import GatewayLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
@@ -137,6 +142,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.reload = lambda: [one.reload() for one in (keys, aliases) if one is not None]
+    app.state.draining = lambda: backend.draining
     if keys is not None:
         app.add_middleware(Guarded, keys=keys)
     app.add_middleware(Measured, metrics=metrics)
@@ -262,7 +268,12 @@ class _PlainRoute(APIRoute):
         function = self.endpoint
 
         async def handle(request: Request) -> Response:
-            response: Response = await function(request, **request.path_params)
+            try:
+                response: Response = await function(request, **request.path_params)
+            except asyncio.CancelledError:  # as the server stops; without an answer it would send plain text
+                if not request.app.state.draining():
+                    raise
+                raise ShuttingDownError("the server stopped before the request was answered") from None
             return response
 
         return handle

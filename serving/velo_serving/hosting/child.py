@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ class Child:
     """A Python module in a process of its own, restarted when it dies.
 
     The process reads messages and writes lines of JSON. Its first line, questions apart, reports that it is
-    ready. It ends when its input ends, and so with its parent.
+    ready. It ends when its input ends, and is killed with its parent (``end_with_parent``).
 
     Parameters
     ----------
@@ -74,7 +75,6 @@ class Child:
             return 0 if self._process is None else self._process.pid
 
     def launch(self) -> None:
-        self._start()
         self._watch.start()
 
     def first_line(self) -> str:
@@ -119,20 +119,20 @@ class Child:
 
     def close(self) -> None:
         self._closing.set()
+        if self._watch.ident is None:
+            return
         with self._lock:
             process = self._process
-            if process is None:
-                return
-            if process.stdin is not None:
+            if process is not None and process.stdin is not None:
                 with contextlib.suppress(OSError):  # it may have ended
                     process.stdin.close()  # its sign to end
         if not self.wait(END_S):
-            process.kill()
+            self.poke(signal.SIGKILL)
             self._watch.join()
 
     def _start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            [sys.executable, "-m", self._module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -151,28 +151,27 @@ class Child:
         return process
 
     def _keep_alive(self) -> None:
+        # All starts are in this thread: a process is killed with the thread that started it.
         pause_s = RESTART_S
-        process = self._process
-        assert process is not None
         while True:
-            if self._listen(process):
-                pause_s = RESTART_S
-            code = process.wait()
-            with self._lock:
-                self._let_go(process)
+            how = "could not be started"
+            with contextlib.suppress(OSError):  # of resources that are short
+                process = self._start()
+                if self._closing.is_set():
+                    process.kill()  # ``close`` saw the former process, or none
+                if self._listen(process):
+                    pause_s = RESTART_S
+                how = f"ended with {process.wait()} as it started"
+                with self._lock:
+                    self._let_go(process)
             if not self._first.done():
-                self._first.set_exception(
-                    ChildEndedError(f"the process of {self.name} ended with {code} as it started")
-                )
+                self._first.set_exception(ChildEndedError(f"the process of {self.name} {how}"))
                 return
             if self._on_death is not None:
                 self._on_death()
             if self._closing.wait(pause_s):
                 return
             pause_s = min(2 * pause_s, RESTART_MAX_S)
-            process = self._start()
-            if self._closing.is_set():
-                process.kill()  # ``close`` saw the former process
 
     def _listen(self, process: subprocess.Popen[str]) -> bool:
         """Read the lines of the process until it ends; return whether there were any."""

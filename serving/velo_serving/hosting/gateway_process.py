@@ -28,7 +28,7 @@ from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Failure, Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
-from velo_serving.shard.process import QUESTION
+from velo_serving.shard.process import QUESTION, end_with_parent
 from velo_serving.transport.endpoint import Endpoint
 
 #: How long a restarted gateway waits for its shards before it accepts connections; others accept them.
@@ -157,6 +157,7 @@ class _Parent:
 
 def main() -> None:
     """Serve until a signal arrives or the parent ends."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print must not be taken for ours

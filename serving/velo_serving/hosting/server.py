@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import logging
+import math
 import resource
 import signal
 import socket
@@ -40,6 +41,10 @@ from velo_serving.routing.backend import Backend
 #: Connections above what the gateway's own limits count. Beyond these uvicorn refuses what is asked, with a
 #: 503 that has neither type nor id; so our own limits, which say more, must be reached first.
 CONNECTIONS_SPARE = 256
+
+#: How long running requests may take after the drain, at least; longer ones get a 503.
+GRACE_S = 10
+
 BACKLOG = 256
 
 #: Descriptors that a process needs beside its connections: files of indexes, shards, logs.
@@ -115,7 +120,7 @@ def run(
         access_log=False,
         limit_concurrency=connections_max,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=math.ceil(max(how.drain_s, GRACE_S)),
         lifespan="on",
         http=bounded_protocol(bounds),
         **who.uvicorn_options,

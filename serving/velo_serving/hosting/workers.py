@@ -88,7 +88,8 @@ def run_workers(directory: Directory, listener: socket.socket, options: ServeOpt
                 gateway.poke(number)
         for gateway in gateways:
             gateway.signal(number)
-        deadline = time.monotonic() + options.drain_s + END_S
+        listener.close()  # else connections that no gateway takes any more would wait here
+        deadline = time.monotonic() + 2 * options.drain_s + END_S
         while not all(gateway.wait(LOOK_S) for gateway in gateways) and time.monotonic() < deadline:
             if not signals.empty():
                 number = signals.get()

@@ -109,7 +109,8 @@ class ServeOptions:
     ready_shards : int, optional
         Shards of each collection that must be up for ``/readyz``; default: one.
     drain_s : float
-        Seconds after SIGTERM in which requests are answered while ``/readyz`` reports failure.
+        Seconds after SIGTERM in which requests are answered while ``/readyz`` reports failure. Afterwards
+        running ones get as much time again, but at least ten seconds, before they fail with a 503.
     slow_s : float, optional
         Requests that take at least this long are logged.
     log_json : bool

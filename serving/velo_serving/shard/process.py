@@ -6,6 +6,7 @@ after its input ends. A further line names the next generation; after a restart 
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -26,7 +27,10 @@ from velo_serving.transport.server import ShardHost, ShardServer
 #: What a line begins with that asks something of the parent, or tells it something later.
 QUESTION: Final = "?"
 
-#: The time to close after the end of the parent, and the longer one that a successor waits for the lock.
+#: Of ``<sys/prctl.h>``.
+PR_SET_PDEATHSIG: Final = 1
+
+#: The time to close after the end of the input, and the longer one that a successor waits for the lock.
 END_S: Final = 3.0
 BUSY_S: Final = 3 * END_S
 
@@ -34,7 +38,15 @@ BUSY_S: Final = 3 * END_S
 LOOK_S = 0.05
 
 
+def end_with_parent() -> None:
+    """Let the system kill this process once its parent, the only argument of the program, has ended."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):  # it ended before
+        os._exit(1)
+
+
 def main() -> None:
+    end_with_parent()
     # An interrupt of the terminal reaches all its processes; when this one ends, its parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     message: dict[str, Any] = json.loads(sys.stdin.readline())

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import socket
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from velo.errors import FilterError, SearchTimeoutError, VeloError
+from velo.errors import FilterError, NoSpaceError, SearchTimeoutError, VeloError
 from velo.filters import from_sql
 from velo.folder.shards import built_uuid, check_shard
 from velo_serving.catalog.locations import shard_folder
@@ -59,6 +60,8 @@ TRIAL_LOOK_S = 0.005
 WORK_SHARE_MIN = 0.02
 
 
+log = logging.getLogger("velo_serving")
+
 IndexOpener = Callable[[ShardSpec], SearchIndex]
 
 
@@ -72,7 +75,14 @@ def open_velo_index(spec: ShardSpec) -> SearchIndex:
         arguments["threads"] = spec.threads
     if spec.writable:
         arguments |= {"writable": True, "durability": spec.durability}
-    index = velo.open(spec.path, **arguments)
+    try:
+        index = velo.open(spec.path, **arguments)
+    except NoSpaceError as error:
+        if not spec.writable:
+            raise
+        log.error("shard %s takes no writes until it is restarted: %s", spec.name, error)
+        del arguments["writable"], arguments["durability"]
+        index = velo.open(spec.path, **arguments)
     _warm(index)
     opened: SearchIndex = index
     return opened
