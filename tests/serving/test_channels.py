@@ -293,6 +293,7 @@ async def test_a_host_that_does_not_answer_is_asked_again_soon() -> None:
             waiting.connect_ex(full.getsockname())
         channel = SocketChannel("0", at(Endpoint("token", host="127.0.0.1", port=full.getsockname()[1])))
         began = loop.time()
-        with pytest.raises(ShardUnavailableError, match=r"nothing within 0\.5 s"):
+        with pytest.raises(ShardUnavailableError, match=r"cannot be reached$") as told:
             await asyncio.wait_for(channel.health(), 20)
+        assert "nothing within 0.5 s" in told.value.detail
         assert loop.time() - began < 10

@@ -14,7 +14,10 @@ import pytest
 
 from tests.serving.exact_gateway import serving
 from tests.serving.fakes import CommandedChannel, backend_of
-from velo_serving.gateway.logs import JsonLines
+from velo.errors import CorruptIndexError
+from velo_serving.gateway.logs import Lines
+from velo_serving.protocol.errors import ShardUnavailableError
+from velo_serving.protocol.limits import RouterLimits
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -24,9 +27,10 @@ def lines() -> Iterator[io.StringIO]:
     """What velo's server writes, as it writes it with ``--log-json``."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(Lines(as_json=True))
     logger = logging.getLogger("velo_serving")
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     yield written
     logger.removeHandler(handler)
 
@@ -68,6 +72,57 @@ def test_a_slow_request_is_logged_with_its_cost(lines: io.StringIO) -> None:
     ask([quick], {"json": body}, slow_s=30.0)
     ask([quick], {"json": body}, slow_s=None)
     assert len(lines.getvalue().splitlines()) == 1
+
+
+async def test_what_happens_to_shards_is_logged_without_a_word_to_clients(lines: io.StringIO) -> None:
+    well, away = CommandedChannel(0), CommandedChannel(1)
+    limits = RouterLimits(probe_down_interval_s=0.02)
+
+    def logged() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+    async with serving(backend_of([well, away], limits=limits)) as client:
+        away.answer = away.say = away.raises(
+            ShardUnavailableError("shard 1 cannot be reached", detail="10.1.2.3:7100: Connection refused")
+        )
+        told = [await client.post("/v1/search", json={"vector": [0.0] * 4}) for _ in range(5)]
+        told.append(await client.get("/v1/collections/things"))
+        assert not [one for one in told if "10.1.2.3" in one.text or one.status_code != 200]
+        away.answer, away.say = away.at_once, away.well
+        while "up again" not in lines.getvalue():
+            await asyncio.sleep(0.01)
+        well.answer = well.raises(CorruptIndexError("page 7 is damaged"))
+        await client.post("/v1/search", json={"vector": [0.0] * 4})
+    down, partial, up, failed = logged()
+    assert {one["collection"] for one in (down, partial, up, failed)} == {"things"}
+    assert (down["message"], down["shard"]) == ("shard is down", "1")
+    assert down["reason"] == "shard 1 cannot be reached (10.1.2.3:7100: Connection refused)"
+    assert (partial["message"], partial["shards"], partial["times"]) == ("answer is partial", ["1"], 1)
+    assert (up["message"], up["shard"]) == ("shard is up again", "1")
+    assert up["down_s"] > 0
+    assert (failed["message"], failed["reason"]) == ("shard failed", "CorruptIndexError: page 7 is damaged")
+
+
+async def test_each_change_is_logged_for_an_audit(lines: io.StringIO) -> None:
+    async with serving(backend_of([CommandedChannel(0)])) as client:
+        await client.post("/v1/collections/things/flush", json={}, headers={"X-Request-Id": "mine"})
+        await client.post("/v1/collections/things/count", json={})
+        await client.delete("/v1/collections/things")
+    flush, drop = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (flush["message"], flush["audit"], flush["collection"]) == ("audit", "flush", "things")
+    assert (flush["status"], flush["request_id"], flush["client"]) == (409, "mine", "127.0.0.1")
+    assert flush["error"].startswith("ReadOnlyError: ")
+    assert flush["took_ms"] >= 0
+    assert (drop["audit"], drop["status"]) == ("drop", 422)
+
+
+def test_the_log_in_text_has_the_same_facts() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "shard is down", "levelname": "WARNING", "created": 0.5, "msecs": 500.0}
+        | {"velo": {"shard": "1", "reason": "it ended", "down_s": 0.5}}
+    )
+    text = '1970-01-01T00:00:00.500Z warning shard is down shard="1" reason="it ended" down_s=0.5'
+    assert Lines(as_json=False).format(record) == text
 
 
 def test_ids_are_taken_over_or_made() -> None:

@@ -123,9 +123,7 @@ def test_the_last_address_of_a_shard_is_tried_until_it_is_located(tmp_path: Path
             channel._endpoint = gone
             for _ in range(3):
                 began = loop.time()
-                with pytest.raises(
-                    ShardUnavailableError, match=r"does not answer where it was, at 127\.0\.0\.1:9"
-                ):
+                with pytest.raises(ShardUnavailableError, match=r"does not answer where it was$"):
                     await channel.health()
                 assert loop.time() - began < 5
             assert asked[0] == 2  # once, however often it is looked for meanwhile

@@ -208,6 +208,7 @@ def create_app(
         **document.operation("Drop a collection", collections.DropAnswer, DROP_ERRORS),
     )
     async def drop(name: str) -> Response:
+        note(audit="drop", collection=name)
         check_may_write()
         return _json(await _uncanceled(collections.drop(name, backend)))
 
@@ -301,6 +302,8 @@ class _Gate:
     async def run(self, request: Request, operation: Operation, served: ServedCollection | None) -> Response:
         """Run an operation; a disconnect of the client does not cancel it, except for lookups."""
         started = time.perf_counter()
+        if operation.kind != "lookup":
+            note(audit=operation.path or "create", **({} if served is None else {"collection": served.name}))
         if operation.kind == "write" or served is None:
             check_may_write()
         media_type = bodies.media_type_of(request.headers.get("content-type"))

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from velo import errors as velo_errors
 from velo.errors import VeloError
-from velo_serving.gateway.logs import request_id
+from velo_serving.gateway.logs import note, request_id
 from velo_serving.protocol import errors as serving_errors
 from velo_serving.protocol.types import ERROR_FIELDS
 
@@ -126,6 +126,7 @@ def error_response(error: BaseException) -> Response:
             place["path"] = "filter"
         if place is not None or error.row is not None:
             body["position"] = (place or {"path": "$"}) | ({} if error.row is None else {"query": error.row})
+    note(error=f"{body['type']}: {body['message']}")
     if isinstance(error, RequestError):
         body["type"] = error.kind
         if error.place:

@@ -1,4 +1,4 @@
-"""The log of requests: JSON, one line each, with the id of the request."""
+"""The log: one line for each event, in text or JSON, with the id of the request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class StatusWatch:
 
 
 class Logged:
-    """Middleware: gives each request an id, and logs requests that took ``slow_s`` or longer."""
+    """Middleware: gives each request an id; logs those that change something, and those that take ``slow_s``.
+
+    A handler marks the former with the fact ``audit``, the name of what it does.
+    """
 
     def __init__(self, app: ASGIApp, slow_s: float | None) -> None:
         self._app = app
@@ -74,21 +77,30 @@ class Logged:
             await self._app(scope, receive, watched)
         finally:
             took_s = time.perf_counter() - started
-            if self._slow_s is not None and took_s >= self._slow_s:
+            is_slow = self._slow_s is not None and took_s >= self._slow_s
+            if is_slow or "audit" in facts:
                 extra: dict[str, Any] = {
                     "method": scope["method"],
                     "path": scope["path"],
+                    "client": (scope.get("client") or ("",))[0],
                     "status": watched.status,
                     "took_ms": round(took_s * 1000, 3),
                     **facts,
                 }
                 if trace is not None:
                     extra |= {"trace_id": trace[1], "parent_id": trace[2]}
-                log.warning("slow request", extra={"velo": extra})
+                if is_slow:
+                    log.warning("slow request", extra={"velo": extra})
+                else:
+                    log.info("audit", extra={"velo": extra})
 
 
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+class Lines(logging.Formatter):
+    """A record as one line with its facts: text, or JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -103,13 +115,23 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "velo", {})
         if record.exc_info is not None and record.exc_info[0] is not None:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        if self._as_json:
+            return json.dumps(line, default=str)
+        head = f"{line.pop('time')} {line.pop('level')} {line.pop('message')}"
+        del line["logger"]
+        trace = line.pop("trace", "")
+        facts = "".join(f" {name}={json.dumps(value, default=str)}" for name, value in line.items())
+        return head + facts + ("\n" + trace if trace else "")
 
 
-def log_as_json() -> None:
+def log_to_stderr(*, as_json: bool) -> None:
+    """Write the log to stderr; text only where the program itself has no handler."""
+    ours = logging.getLogger("velo_serving")
+    ours.setLevel(logging.INFO)
+    if not as_json and ours.hasHandlers():
+        return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("velo_serving", "uvicorn"):
-        logger = logging.getLogger(name)
+    handler.setFormatter(Lines(as_json=as_json))
+    for logger in (ours, logging.getLogger("uvicorn")) if as_json else (ours,):
         logger.handlers = [handler]
         logger.propagate = False

@@ -6,10 +6,11 @@ Several gateways of one port write files to one folder, in prometheus_client's m
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import velo
 from velo_serving.gateway.logs import StatusWatch
 from velo_serving.protocol.spans import Observer
-from velo_serving.protocol.types import Hits
+from velo_serving.protocol.types import Failure, Hits, ShardFailure
 from velo_serving.routing.backend import Backend
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,6 +37,11 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 #: How old another gateway's gauges may be.
 GAUGES_S = 1.0
+
+#: The interval between two log lines of one kind for answers.
+LOG_S = 10.0
+
+log = logging.getLogger("velo_serving")
 
 
 _SHARD = ("collection", "shard")
@@ -129,8 +135,12 @@ class _Children(Generic[M]):
 
 
 class _RouterObserver(Observer):
+    """Counts the events of a router, and logs those of its shards."""
+
     def __init__(self, metrics: Metrics, collection: str) -> None:
         self._collection = collection
+        self._down_since: dict[str, float] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
         self._counters = metrics.counters
         self._histograms = metrics.histograms
 
@@ -146,8 +156,36 @@ class _RouterObserver(Observer):
         self._counters["velo_hedges"][self._collection, shard].inc()
 
     def shard_changed(self, shard: str, up: bool, reason: str) -> None:
+        now = time.monotonic()
         if not up:
             self._counters["velo_shard_falls"][self._collection, shard].inc()
+            self._down_since.setdefault(shard, now)
+            self._log("shard is down", shard=shard, reason=reason)
+        elif shard in self._down_since:
+            down_s = round(now - self._down_since.pop(shard), 3)
+            self._log("shard is up again", shard=shard, down_s=down_s)
+
+    def shard_failed(self, shard: str, failure: Failure) -> None:
+        self._log_rarely(f"{shard} {failure.kind}", "shard failed", shard=shard, reason=_said(failure))
+
+    def answer_partial(self, failures: Sequence[ShardFailure]) -> None:
+        missing = {one.shard: _said(one.failure) for one in failures}
+        self._log_rarely(
+            "partial", "answer is partial", shards=list(missing), reason="; ".join(missing.values())
+        )
+
+    def _log_rarely(self, key: str, message: str, **facts: Any) -> None:
+        """Log an event of a kind at most once in ``LOG_S``; ``times`` counts it since the last line."""
+        now = time.monotonic()
+        logged_at, times = self._logged.get(key, (-LOG_S, 0))
+        if now - logged_at < LOG_S:
+            self._logged[key] = logged_at, times + 1
+        else:
+            self._logged[key] = now, 0
+            self._log(message, **facts, times=times + 1)
+
+    def _log(self, message: str, **facts: Any) -> None:
+        log.warning(message, extra={"velo": {"collection": self._collection, **facts}})
 
     def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None:
         self._counters["velo_searches"][self._collection, outcome].inc()
@@ -164,6 +202,10 @@ class _RouterObserver(Observer):
     def write_ended(self, verb: str, outcome: str, rows: int) -> None:
         self._counters["velo_writes"][self._collection, verb, outcome].inc()
         self._counters["velo_rows_written"][self._collection, verb].inc(rows)
+
+
+def _said(failure: Failure) -> str:
+    return f"{failure.kind}: {failure.message}"
 
 
 class _Gauge(NamedTuple):

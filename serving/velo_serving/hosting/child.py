@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,9 @@ RESTART_MAX_S = 5.0
 
 #: How long a process may take to end before it is killed.
 END_S = 5.0
+
+
+log = logging.getLogger("velo_serving")
 
 
 class Child:
@@ -161,12 +165,15 @@ class Child:
                     process.kill()  # ``close`` saw the former process, or none
                 if self._listen(process):
                     pause_s = RESTART_S
-                how = f"ended with {process.wait()} as it started"
+                how = f"ended with {process.wait()}"
                 with self._lock:
                     self._let_go(process)
             if not self._first.done():
-                self._first.set_exception(ChildEndedError(f"the process of {self.name} {how}"))
+                self._first.set_exception(ChildEndedError(f"the process of {self.name} {how} as it started"))
                 return
+            if not self._closing.is_set():
+                facts = {"process": self.name, "reason": how, "restart_s": pause_s}
+                log.warning("process ended and is started again", extra={"velo": facts})
             if self._on_death is not None:
                 self._on_death()
             if self._closing.wait(pause_s):

@@ -29,7 +29,7 @@ try:
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
     from velo_serving.gateway.dashboard.embedding import load_embedding
-    from velo_serving.gateway.logs import log_as_json
+    from velo_serving.gateway.logs import log_to_stderr
     from velo_serving.gateway.tracing import provider_of_environment
 except ImportError as error:
     raise MissingDependencyError("the server needs: pip install 'veloann[serving]'") from error
@@ -106,9 +106,7 @@ def run(
         tracer_provider=provider,
         embed=how.embed,
     )
-    logging.getLogger("velo_serving").setLevel(logging.INFO)
-    if how.log_json:
-        log_as_json()
+    log_to_stderr(as_json=how.log_json)
     reload: Callable[[], None] = app.state.reload
     bounds = how.gateway_limits or GatewayLimits()
     connections_max = bounds.connections_waiting_max + bounds.requests_max + CONNECTIONS_SPARE

@@ -308,7 +308,7 @@ class Cluster(JobSearches):
                     # The oldest: one after it may still be starting, and it says itself what follows.
                     raise superseded(place, min(there)) from None
             raise ShardUnavailableError(
-                f"shard {place.shard} cannot be reached: {first_line(error)}"
+                f"shard {place.shard} cannot be reached", detail=first_line(error)
             ) from None
 
     def _served(self) -> ServedCollection:

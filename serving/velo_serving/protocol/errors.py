@@ -34,7 +34,14 @@ class ShardNotHereError(ServingError, NotAnIndexError):
 
 
 class ShardUnavailableError(ServingError):
-    """A shard cannot be reached at the moment: its process died, restarts, or does not answer."""
+    """A shard cannot be reached at the moment: its process died, restarts, or does not answer.
+
+    ``detail`` has addresses and texts of others; it is for the log, never for clients.
+    """
+
+    def __init__(self, message: str = "", *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class WrongShardError(ShardUnavailableError):

@@ -181,6 +181,8 @@ class Router:
                 if answer.thin_groups:
                     answer = await self._fill(request, answer, started)
                 one.note(**{"velo.reads": answer.hits.reads, "velo.shards_answered": answer.shards_answered})
+            if answer.partial:
+                self._observer.answer_partial(answer.failures)
             outcome, hits = ("partial" if answer.partial else "complete"), answer.hits
             return answer
         except Exception as error:

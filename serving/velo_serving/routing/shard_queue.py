@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from velo.errors import SearchTimeoutError
+from velo.errors import SearchTimeoutError, VeloError
 from velo_serving.protocol.errors import DeadlineExceededError, ShardUnavailableError, WrongShardError
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.loops import Clock, Timer
@@ -304,7 +304,7 @@ class ShardQueue:
         outcome = "ok"
         error = ShardUnavailableError("the call was given up") if future.cancelled() else future.exception()
         if isinstance(error, ShardUnavailableError):
-            self._mark_down(error.message)  # fails all requests, this one included
+            self._mark_down(error.message, detail=error.detail)  # fails all requests, this one included
             return
         if error is not None:
             outcome = "error"
@@ -312,6 +312,8 @@ class ShardQueue:
             reply = dataclasses.replace(Failure.of(error), fault="shard")
         else:
             reply = future.result()
+        if isinstance(reply, Failure) and reply.fault == "shard":
+            self._observer.shard_failed(self.name, reply)
         del load.in_flight[pending]
         load.queries_in_flight -= sent.queries
         load.rate.reply(sent.at, now, sent.queries)
@@ -360,7 +362,7 @@ class ShardQueue:
                         self._on_silent(self)
         except ShardUnavailableError as error:
             if outages == self._outages:
-                self._mark_down(error.message)
+                self._mark_down(error.message, detail=error.detail)
         finally:
             self._trial = None
         if outages != self._outages:
@@ -443,13 +445,17 @@ class ShardQueue:
             self._mark_down(reason)
 
     def _mark_down(
-        self, reason: str, outcome: str = "unavailable", kind: str = ShardUnavailableError.__name__
+        self,
+        reason: str,
+        outcome: str = "unavailable",
+        kind: str = ShardUnavailableError.__name__,
+        detail: str = "",
     ) -> None:
         self._outages += 1
         self._kind = kind
         was_up, self.up, self.silent, self.reason = self.up, False, False, reason
-        if was_up:
-            self._observer.shard_changed(self.name, False, reason)
+        if was_up or self._outages == 1:
+            self._observer.shard_changed(self.name, False, f"{reason} ({detail})" if detail else reason)
         self._fail_all(outcome)
         self.channel.reset()
         if self._probe_task is None:
@@ -505,8 +511,8 @@ class ShardQueue:
             raise
         except Exception as error:
             kind = WrongShardError if isinstance(error, WrongShardError) else ShardUnavailableError
-            reason = getattr(error, "message", "") or str(error) or type(error).__name__
-            self._mark_down(reason, kind=kind.__name__)
+            reason = error.message if isinstance(error, VeloError) else type(error).__name__
+            self._mark_down(reason, kind=kind.__name__, detail=getattr(error, "detail", str(error)))
         else:
             if outages == self._outages:
                 self._mark_up()

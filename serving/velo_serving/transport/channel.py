@@ -156,7 +156,7 @@ class SocketChannel:
         await asyncio.wait({locating}, timeout=LOCATE_S)
         if not locating.done():
             raise ShardUnavailableError(
-                f"shard {self._name} does not answer where it was, at {self._endpoint}"
+                f"shard {self._name} does not answer where it was", detail=f"at {self._endpoint}"
             )
         self._locating = None
         return locating.result()
@@ -195,7 +195,7 @@ class SocketChannel:
             except OSError as error:
                 faults.append(f"{endpoint.host}:{endpoint.port}: {error.strerror or error}")
         raise ShardUnavailableError(
-            f"shard {self._name} cannot be reached: {'; '.join(faults) or 'no address'}"
+            f"shard {self._name} cannot be reached", detail="; ".join(faults) or "no address"
         )
 
     def _ended(self, link: _Link, reason: str) -> None:
