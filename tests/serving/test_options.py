@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.serving.conftest import SERVE_MARK
+from tests.serving.conftest import SERVE_MARK, invoked
 from velo.cli.serve import serve as command
 from velo.errors import InvalidArgumentError
 from velo_serving import Cluster, ServeOptions, serve_connected, serve_local, serve_ray, start_ray
 from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 
 #: The doors, their own parameters apart, and the groups of options that each takes.
 DOORS: list[tuple[Callable[..., Any], set[str]]] = [
@@ -24,6 +25,22 @@ DOORS: list[tuple[Callable[..., Any], set[str]]] = [
     (serve_connected, {"gateway", "address"}),
     (Cluster.start, {"shards", "ray"}),
 ]
+
+
+def test_limits_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "velo_serving.hosting.serve.serve_local", lambda paths, **options: given.update(options)
+    )
+    limits = ("--limit", "queue_wait_max_s=0.5", "--limit", "k_max=7", "--limit", "requests_max=9")
+    assert invoked("serve", "shop.velo", *limits).returncode == 0
+    assert given == {
+        "limits": RouterLimits(queue_wait_max_s=0.5),
+        "gateway_limits": GatewayLimits(k_max=7, requests_max=9),
+    }
+    for wrong, why in (("k=1", "'k' is none"), ("k_max=x", "'x' is no k_max"), ("k_max=0", "above zero")):
+        ended = invoked("serve", "shop.velo", "--limit", wrong)
+        assert (ended.returncode, why in ended.stderr) == (1, True), ended.stderr
 
 
 @pytest.mark.parametrize(("door", "groups"), DOORS)
@@ -86,7 +103,7 @@ def test_a_shard_opens_as_options_say() -> None:
 def test_the_command_has_an_option_for_each_that_has_a_word() -> None:
     shown = inspect.signature(command).parameters
     public = {one.name for one in ServeOptions.all_fields() if one.said.help}
-    assert set(shown) - public == {"paths", "ray", "detached", "connect", "as_json"}
+    assert set(shown) - public == {"paths", "ray", "detached", "connect", "limit", "as_json"}
     assert public <= set(shown)
     hidden = {"num_cpus", "detached", "start_timeout_s", "on_progress", "on_ready"}
     hidden |= {"limits", "gateway_limits"}

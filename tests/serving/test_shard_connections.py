@@ -173,13 +173,15 @@ def test_shards_and_gateways_verify_certificates_of_each_other(new_loop: Any, tm
             distrusts = machine(tmp_path / "distrusts", other, made, key)
             for folder, why in ((stranger, None), (distrusts, "self-signed certificate")):
                 asked = Endpoint("secret", host=endpoint.host, port=endpoint.port, tls=folder)
-                with pytest.raises(ShardUnavailableError, match=why):
+                with pytest.raises(ShardUnavailableError) as told:
                     await asyncio.wait_for(nearest(asked, 7), 20)
+                assert why is None or why in told.value.detail
             assert await nearest(endpoint, 8) == 8
         expired = machine(tmp_path / "expired", old, old, old_key)
         async with serving(tmp_path, tls=expired) as endpoint:
-            with pytest.raises(ShardUnavailableError, match="certificate has expired"):
+            with pytest.raises(ShardUnavailableError) as told:
                 await nearest(endpoint, 7)
+            assert "certificate has expired" in told.value.detail
 
     run(new_loop, scene())
 

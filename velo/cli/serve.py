@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -13,10 +14,14 @@ import typer
 
 from velo.cli.arguments import AsJson
 from velo.errors import InvalidArgumentError, MissingDependencyError
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 from velo_serving.protocol.options import Field, ServeOptions
 
 #: The options of ``velo serve``: those that have a word for ``--help``.
 OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
+
+#: The limits that ``--limit`` sets, by the options that hold them.
+LIMITS: dict[str, Any] = {"limits": RouterLimits, "gateway_limits": GatewayLimits}
 
 #: Types of those that may be more in Python than on the command line.
 KINDS: dict[str, Any] = {"memory": str | None, "pin": str | None, "cors_origins": list[str] | None}
@@ -35,12 +40,16 @@ def serve(
     connect: Annotated[
         str | None, typer.Option(metavar="NAME", help="Serve actors that run already under this name.")
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a field of RouterLimits or GatewayLimits; repeatable."),
+    ] = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
     told = ((one, _value_of(one, options[one.name])) for one in OPTIONS)
-    given = {one.name: value for one, value in told if value != one.default}
+    given = {one.name: value for one, value in told if value != one.default} | _limits_of(limit or ())
     if as_json and not detached:
         given["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:
@@ -68,6 +77,22 @@ def serve(
         typer.echo(
             f"{started} runs: `velo serve --connect {started}` serves it, `velo stop {started}` ends it"
         )
+
+
+def _limits_of(texts: Sequence[str]) -> dict[str, Any]:
+    """The limits of ``--limit`` options, each with the type of its default."""
+    given: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        found = [(role, kind) for role, kind in LIMITS.items() if hasattr(kind(), name)]
+        if not found:
+            raise InvalidArgumentError(f"limit: {name!r} is none of the limits", argument="limit")
+        role, kind = found[0]
+        try:
+            given.setdefault(role, {})[name] = type(getattr(kind(), name))(value)
+        except ValueError:
+            raise InvalidArgumentError(f"limit: {value!r} is no {name}", argument="limit") from None
+    return {role: LIMITS[role](**fields) for role, fields in given.items()}
 
 
 def _value_of(option: Field, value: Any) -> Any:

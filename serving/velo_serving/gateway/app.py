@@ -30,6 +30,7 @@ from velo_serving.gateway.access import (
     check_may_write,
     describe_security,
 )
+from velo_serving.gateway.admission import Admitted, arrived_at
 from velo_serving.gateway.dashboard import Embedding, add_dashboard, dashboard_routes
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
@@ -57,7 +58,7 @@ from velo_serving.protocol.errors import (
     ShuttingDownError,
     UnsupportedMediaTypeError,
 )
-from velo_serving.protocol.limits import GatewayLimits
+from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing import hybrid, lookups
@@ -73,6 +74,9 @@ DESCRIPTION = (
 
 #: Encoding more numbers than this leaves the event loop for a thread.
 ENCODE_INLINE_MAX = 2_000
+
+#: Answers may be so late.
+LATE_S = 0.02
 
 #: Most searches end before anybody could leave; only longer ones look whether their client is still there.
 LOOK_FOR_CLIENT_S = 0.003
@@ -143,6 +147,7 @@ def create_app(
     )
     app.state.reload = lambda: [one.reload() for one in (keys, aliases) if one is not None]
     app.state.draining = lambda: backend.draining
+    app.add_middleware(Admitted, limits=lambda: _limits_of(backend))
     if keys is not None:
         app.add_middleware(Guarded, keys=keys)
     app.add_middleware(Measured, metrics=metrics)
@@ -295,9 +300,8 @@ class _Gate:
         media_type = bodies.media_type_of(request.headers.get("content-type"))
         bodies.check_encoding(request.headers.get("content-encoding"))
         body = await self._body(request)
-        arrived = time.perf_counter()
         with self._admitted(), served.hold() as now:
-            return await self._answer(request, now, media_type, body, started, arrived)
+            return await self._answer(request, now, media_type, body, started)
 
     async def run(self, request: Request, operation: Operation, served: ServedCollection | None) -> Response:
         """Run an operation; a disconnect of the client does not cancel it, except for lookups."""
@@ -352,9 +356,9 @@ class _Gate:
             self._requests -= 1
 
     async def _answer(
-        self, request: Request, now: Generation, media_type: str, body: bytes, started: float, arrived: float
+        self, request: Request, now: Generation, media_type: str, body: bytes, started: float
     ) -> Response:
-        limits = self._limits
+        limits, arrived = self._limits, arrived_at(request.scope)
         pairs = request.query_params.multi_items()
         parsed = await self._apart(
             bodies.is_long_to_parse(body, pairs, limits),
@@ -362,7 +366,10 @@ class _Gate:
                 media_type, body, pairs, dim=now.dim, limits=limits, columns=lambda: _columns_of(now.router)
             ),
         )
-        parsed = _less_time(parsed, time.perf_counter() - arrived)
+        limit_s = parsed.timeout_s or now.router.limits.timeout_default_s
+        spent_s = time.monotonic() - arrived
+        _check_in_time(spent_s, limit_s)
+        parsed = structs.replace(parsed, timeout_s=limit_s - spent_s)
         answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         note(
             version=now.version,
@@ -380,6 +387,8 @@ class _Gate:
         numbers = hits.ids.size if hits.vectors is None else hits.vectors.size
         big = numbers > ENCODE_INLINE_MAX or hits.metadata is not None
         content = await self._apart(big, lambda: encoded(answer, took_ms, answer_type))
+        # A search that ends with its deadline has this time for its answer.
+        _check_in_time(time.monotonic() - arrived, limit_s + LATE_S)
         return Response(content, media_type=answer_type)
 
     @staticmethod
@@ -450,13 +459,14 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
     return replace(answer, version=now.version)
 
 
-def _less_time(parsed: SearchRequest, spent_s: float) -> SearchRequest:
-    """The request with its deadline reduced by the time that parsing took."""
-    if parsed.timeout_s is None:
-        return parsed
-    if spent_s >= parsed.timeout_s:
-        raise SearchTimeoutError(f"the deadline passed after {spent_s:.3f} s, while the request was parsed")
-    return structs.replace(parsed, timeout_s=parsed.timeout_s - spent_s)
+def _check_in_time(spent_s: float, limit_s: float) -> None:
+    """Refuse to search, or to answer, after the deadline, which counts from the request line."""
+    if spent_s >= limit_s:
+        raise SearchTimeoutError(f"the deadline passed: {spent_s:.3f} s since the request arrived")
+
+
+def _limits_of(backend: Backend) -> RouterLimits:
+    return next((served.router.limits for served in backend.collections), RouterLimits())
 
 
 def _summary(served: ServedCollection) -> CollectionSummary:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ try:
 
     from velo_serving.gateway import create_app
     from velo_serving.gateway.access import Access
+    from velo_serving.gateway.admission import ARRIVED
     from velo_serving.gateway.dashboard.embedding import load_embedding
     from velo_serving.gateway.logs import log_to_stderr
     from velo_serving.gateway.tracing import provider_of_environment
@@ -238,6 +240,10 @@ def bounded_protocol(limits: GatewayLimits) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._look()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self.scope[ARRIVED] = time.monotonic()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
