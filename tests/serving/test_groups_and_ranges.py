@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 import velo
+from tests.serving.conftest import THINGS_DIM, THINGS_SHARDS
 from tests.serving.exact_gateway import asked, serving
 from velo.errors import NotFiniteError, UnknownColumnError
 from velo.testing import synthetic_vectors
 from velo_serving import open_local_backend
 from velo_serving.protocol.types import Answer, Hits, SearchRequest
 from velo_serving.routing.merge import fill_groups, follow_ups, merge_groups, thin_groups
+from velo_serving.routing.shard_queue import PendingRequest
 
 ROWS, DIM, SHARDS = 2_000, 16, 4
 SURE: dict[str, Any] = {"list_size": 600}
@@ -88,6 +91,31 @@ def test_every_group_is_full_whatever_shards_its_rows_are_in(halves: Any) -> Non
         for place, value in enumerate(values):
             alone = ask(sharded, "search", queries[row], 25, filter={"brand": value}, **SURE)
             assert overlap([found.ids[row, place].tolist()], [alone.ids.tolist()]) > 0.95
+
+
+async def test_what_a_request_brings_about_has_its_class(things_path: Path) -> None:
+    backend = open_local_backend(things_path, threads=1)
+    await backend.start()
+    router = backend.collection().router
+    pending_ones: list[PendingRequest] = []
+    for shard in router._shards:
+        offer = shard.offer
+
+        def noted(pending: PendingRequest, whole: bool, offer: Any = offer) -> None:
+            pending_ones.append(pending)
+            offer(pending, whole)
+
+        shard.offer = noted  # type: ignore[method-assign]
+    queries = np.ones((1, THINGS_DIM), np.float32)
+    groups = SearchRequest(queries, 3, group_by="color", group_size=10)
+    assert (await router.search(groups)).hits.counts.tolist() == [30]
+    assert len(pending_ones) > THINGS_SHARDS, "shards were asked for more rows of groups"
+    assert all(pending.heavy for pending in pending_ones)
+    await backend.close()
+    light = SearchRequest(queries, 10, return_metadata=("color",))
+    assert not light.is_heavy
+    for heavy in ({"exact": True}, {"recall": 1.0}, {"k": 10_000}, {"k": 2_000}, {"radius": 1.0}):
+        assert structs.replace(light, **heavy).is_heavy
 
 
 def test_filters_hold_for_groups(halves: Any) -> None:

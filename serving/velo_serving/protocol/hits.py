@@ -29,6 +29,19 @@ class Asked(Protocol):
         """Cancel the query of a row."""
 
 
+#: Hits, and rows of metadata, that are converted on an event loop; more leave it for a thread.
+HITS_INLINE_MAX: Final = 20_000
+ROWS_INLINE_MAX: Final = 500
+
+
+def is_large(*parts: Hits) -> bool:
+    """Whether to convert hits in a thread."""
+    rows = sum(
+        int(part.counts.sum()) for part in parts if part.tables is not None or part.metadata is not None
+    )
+    return rows > ROWS_INLINE_MAX or sum(part.distances.size for part in parts) > HITS_INLINE_MAX
+
+
 def is_hit(hits: Hits) -> npt.NDArray[np.bool_]:
     """A mask of shape (query_count, width): true for hits, false for padding."""
     mask: npt.NDArray[np.bool_] = np.arange(hits.ids.shape[1])[None, :] < hits.counts[:, None]

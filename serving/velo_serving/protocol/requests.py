@@ -58,6 +58,10 @@ NeighborCount: TypeAlias = Annotated[
 AllowPartial: TypeAlias = Annotated[bool, Meta(description="If false, a missing shard is an error.")]
 Timeout: TypeAlias = Annotated[Positive | None, Meta(description="Deadline of this request.")]
 
+#: Requests that may bring more hits, or more rows of metadata, are heavy.
+LIGHT_HITS_MAX: Final = 8192
+LIGHT_ROWS_MAX: Final = 1000
+
 #: Fields that are columns of an Arrow body, or need JSON; all others may be in the query string.
 NOT_IN_ARROW: Final = frozenset(("vector", "vectors", "ids", "filters", "text", "fusion"))
 
@@ -216,6 +220,8 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
     fusion: Any = None
     #: Kept by the codec: every shard is sent the same bytes. A changed copy begins without.
     encoded: Any = None
+    #: Whether it is a part, or a consequence, of a heavy request.
+    of_heavy: bool = False
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "encoded", None)
@@ -246,6 +252,20 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
     @property
     def group_hits(self) -> int:
         return self.group_size or 1
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it occupies a shard or the gateway for long, and so waits in a queue of its own."""
+        hits_max = len(self.queries) * self.k
+        return (
+            self.of_heavy
+            or hits_max > LIGHT_HITS_MAX
+            or (self.return_metadata is not None and hits_max > LIGHT_ROWS_MAX)
+            or bool(self.exact)
+            or self.recall == 1
+            or self.group_by is not None
+            or self.radius is not None
+        )
 
 
 def options_of(given: SearchOptions) -> dict[str, Any]:

@@ -33,6 +33,7 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
     started = time.perf_counter()
     fusion: Fuses = request.fusion
     depth = fusion.depth_of(request.k)
+    request = structs.replace(request, of_heavy=request.is_heavy)
     by_words = structs.replace(request, k=depth, fusion=None)
     lists = [(fusion.vectors, structs.replace(by_words, text=None)), (fusion.words, by_words)]
     answers = list(await asyncio.gather(*(ask(part) for weight, part in lists if weight > 0)))

@@ -15,7 +15,7 @@ from msgspec import structs
 from velo_serving.catalog.collection import Collection
 from velo_serving.catalog.launcher import About, share_of_cores, start_generation
 from velo_serving.catalog.records import Place
-from velo_serving.protocol.hits import Costs, rows_of_hits, with_rows
+from velo_serving.protocol.hits import Costs, is_large, rows_of_hits, with_rows
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardReply
@@ -67,7 +67,9 @@ class LocalChannel:
 
     async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
         reply = await self.shard.search(request, timeout_s)
-        return with_rows(reply) if isinstance(reply, Hits) else reply
+        if isinstance(reply, Hits):
+            return await asyncio.to_thread(with_rows, reply) if is_large(reply) else with_rows(reply)
+        return reply
 
     async def health(self) -> ShardHealth:
         """Return the health of the shard; in a thread, because it may have to open the index again."""

@@ -21,7 +21,7 @@ from velo_serving.protocol.errors import (
     ShuttingDownError,
     outcome_of,
 )
-from velo_serving.protocol.hits import ids_of_hits
+from velo_serving.protocol.hits import ids_of_hits, is_large
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.loops import Clock, LoopClock
 from velo_serving.protocol.spans import Observer, ShardSpans, SilentObserver, span
@@ -38,10 +38,7 @@ from velo_serving.protocol.types import (
 )
 from velo_serving.routing.merge import fill_groups, follow_ups, merge, thin_groups
 from velo_serving.routing.replicas import Replicas
-from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState, is_heavy
-
-#: Merging more distances than this leaves the event loop for a thread.
-MERGE_INLINE_MAX = 20_000
+from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState
 
 
 class Router:
@@ -327,7 +324,7 @@ class Router:
         limit_s = self.limits.timeout_default_s if request.timeout_s is None else request.timeout_s
         for part in follow_ups(request, answer, self.limits.in_flight_queries_max):
             left_s = max(limit_s - (self._clock.now() - started), 0.001)
-            more = await self._search(structs.replace(part.request, timeout_s=left_s))
+            more = await self._search(structs.replace(part.request, timeout_s=left_s, of_heavy=True))
             answer = fill_groups(answer, request, part, more)
         return answer
 
@@ -344,7 +341,7 @@ class Router:
         if self._queries_admitted + count > limits.queue_queries_max:
             raise QueueFullError(
                 f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
-                retry_after_s=max(shard.wait_s(is_heavy(request)) for shard in self._shards) or 1.0,
+                retry_after_s=max(shard.wait_s(request.is_heavy) for shard in self._shards) or 1.0,
             )
         timeout_s = self._limit_s(request.timeout_s)
         deadline = self._clock.now() + timeout_s
@@ -384,8 +381,7 @@ class Router:
             (shard.name, late if reply is None else reply)
             for shard, reply in zip(self._shards, pending.replies, strict=True)
         ]
-        width = sum(reply.distances.shape[1] for _, reply in replies if isinstance(reply, Hits))
-        if len(pending.request.queries) * width > MERGE_INLINE_MAX:
+        if is_large(*(reply for _, reply in replies if isinstance(reply, Hits))):
             return await asyncio.to_thread(answer_of, self.name, replies, pending.request)
         return answer_of(self.name, replies, pending.request)
 

@@ -43,9 +43,6 @@ RATE_MEMORY = 0.98
 #: The number of answered queries before the rate counts.
 RATE_QUERIES_MIN = 32
 
-#: Requests that may bring more hits are heavy.
-LIGHT_HITS_MAX = 8192
-
 #: A time limit passes in steps of a minimal length. A step that takes longer than ``STEP_LATE`` times its
 #: length counts as that: the process was suspended.
 STEPS = 20
@@ -78,7 +75,7 @@ class PendingRequest:
 
     def __init__(self, request: SearchRequest, shard_count: int, deadline: float) -> None:
         self.request = request
-        self.heavy = is_heavy(request)
+        self.heavy = request.is_heavy
         self.deadline = deadline
         self.replies: list[ShardReply | None] = [None] * shard_count
         self.missing = shard_count
@@ -100,17 +97,6 @@ class PendingRequest:
         """Complete the request at its deadline with the replies so far."""
         if not self.done.done():
             self.done.set_result(None)
-
-
-def is_heavy(request: SearchRequest) -> bool:
-    """Whether a request occupies a shard for long, and so waits in a queue of its own."""
-    return (
-        len(request.queries) * request.k > LIGHT_HITS_MAX
-        or bool(request.exact)
-        or request.recall == 1
-        or request.group_by is not None
-        or request.radius is not None
-    )
 
 
 class _Sent(NamedTuple):

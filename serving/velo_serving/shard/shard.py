@@ -25,7 +25,7 @@ from velo.folder.shards import built_uuid, check_shard
 from velo_serving.catalog.locations import shard_folder
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import ShardUnavailableError
-from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits, no_hits
+from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits, is_large, no_hits
 from velo_serving.protocol.loops import LoopThread
 from velo_serving.protocol.requests import effort_of
 from velo_serving.protocol.types import (
@@ -49,9 +49,8 @@ PART_QUERIES = 64
 PART_HEAVY_QUERIES = 8
 PARTS_AT_ONCE = 2
 
-#: Hits of one such call, and how many of a reply are put together on the event loop.
+#: Hits of one such call.
 PART_HITS = 1024
-HITS_INLINE_MAX = 20_000
 
 #: The interval at which a probe search checks for other searches that ended.
 TRIAL_LOOK_S = 0.005
@@ -279,7 +278,7 @@ class Shard:
             for taker in takers:
                 taker.cancel()
         found = [hits for hits in answers if hits is not None]
-        if sum(hits.distances.size for hits in found) > HITS_INLINE_MAX:
+        if is_large(*found):
             return await asyncio.to_thread(concat_hits, found)
         return concat_hits(found)
 
@@ -319,9 +318,8 @@ def _worked_s() -> float:
 def _is_heavy(request: SearchRequest) -> bool:
     """Whether a query takes the interpreter or the index more than a millisecond or two."""
     return (
-        request.filters is not None
-        or request.group_by is not None
-        or request.radius is not None
+        request.is_heavy
+        or request.filters is not None
         or request.return_metadata is not None
         or request.text is not None
     )

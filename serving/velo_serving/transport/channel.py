@@ -32,6 +32,9 @@ from velo_serving.transport.frames import NUMBER_MAX, Frame, FrameReader, frame_
 #: A million hits with their metadata.
 REPLY_BYTES_MAX = 1 << 30
 
+#: Replies of more bytes are decoded in a thread.
+DECODE_INLINE_BYTES_MAX = 32 << 10
+
 #: The connection timeout. The system itself retries after 1, 3 and 7 s, too late after an outage.
 CONNECT_S = 0.5
 
@@ -204,6 +207,12 @@ class SocketChannel:
             self._lost(reason)
 
 
+def _settle(future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+    if not (future.done() or done.cancelled()):
+        error = done.exception()
+        future.set_result(done.result()) if error is None else future.set_exception(error)
+
+
 class _Link(asyncio.Protocol):
     """One connection: who waits for which number."""
 
@@ -289,8 +298,14 @@ class _Link(asyncio.Protocol):
             try:
                 if frame.kind == frames.FAILURE:
                     reply: Any = decode(frame.head, Failure)
+                elif kind == frames.CALL:
+                    reply = frame.head
+                elif len(frame.body) > DECODE_INLINE_BYTES_MAX:
+                    task = asyncio.ensure_future(asyncio.to_thread(decode_hits, frame.head, frame.body))
+                    task.add_done_callback(lambda done: _settle(future, done))
+                    return
                 else:
-                    reply = frame.head if kind == frames.CALL else decode_hits(frame.head, frame.body)
+                    reply = decode_hits(frame.head, frame.body)
             except ProtocolError as error:
                 future.set_exception(error)
                 return

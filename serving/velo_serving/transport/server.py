@@ -22,7 +22,7 @@ from velo_serving.protocol.errors import (
     WrongPlaceError,
     WrongTokenError,
 )
-from velo_serving.protocol.hits import Asked, Costs, Ended
+from velo_serving.protocol.hits import Asked, Costs, Ended, is_large
 from velo_serving.protocol.loops import LoopThread
 from velo_serving.protocol.types import WRITES, Failure, Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.transport import frames
@@ -55,10 +55,6 @@ class ServerLimits:
     frame_bytes_max: int = 64 << 20
     requests_max: int = 4096
     unread_bytes_max: int = 256 << 20
-
-
-#: Replies with more hits are encoded apart from the event loop.
-HITS_INLINE_MAX = 20_000
 
 
 class Answerer(Protocol):
@@ -300,8 +296,8 @@ class _Peer(asyncio.Protocol):
             request: SearchRequest = decode_search(frame.head, frame.body)
             reply = await self._server.shard.search(request, frame.timeout_us / 1e6)
             if isinstance(reply, Hits):
-                large = reply.distances.size > HITS_INLINE_MAX
-                head, pieces = await asyncio.to_thread(encode_hits, reply) if large else encode_hits(reply)
+                apart = is_large(reply)
+                head, pieces = await asyncio.to_thread(encode_hits, reply) if apart else encode_hits(reply)
                 size = sum(map(len, pieces))
                 start = frame_start(frames.REPLY, frame.request, len(head), size)
                 self._send([start, head, *pieces])
