@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 import velo
-from tests.serving.conftest import LIST_SIZE, SHARDS, local_answer
+from tests.serving.conftest import LIST_SIZE, SHARDS, Served, local_answer
 from tests.serving.overload import DEADLINE_S, overload
 from velo.errors import CorruptIndexError
 from velo_serving.hosting.processes import ShardProcess, open_processes
@@ -196,6 +197,34 @@ def test_at_twice_the_load_requests_are_refused_early_and_none_is_late(tmp_path:
     assert told.retry_after_s
     assert all(1 <= seconds <= 2 for seconds in told.retry_after_s), told.summary()
     assert max(told.memory_bytes) - told.memory_bytes[0] < 32 << 20, told.summary()
+
+
+def test_a_server_starts_with_the_shards_that_open_and_takes_in_the_others(
+    sharded_path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(sharded_path, copy)
+    away = copy / "shard-00001"
+    away.rename(tmp_path / "away")
+    with pytest.raises(AssertionError, match="shard 1 is not on node"):
+        Served(str(copy), "--processes", "--threads", "1", "--require-all")
+    for options in ([], ["--workers", "2"]):
+        served = Served(str(copy), "--processes", "--threads", "1", *options)
+        body = {"vector": [0.0] * 128, "timeout_ms": 30_000}
+        try:
+            assert httpx.get(f"{served.url}/readyz").status_code == 200
+            answer = httpx.post(f"{served.url}/v1/search", json=body, timeout=60).json()
+            assert (answer["shards_answered"], answer["shards_total"]) == (1, SHARDS)
+            (tmp_path / "away").rename(away)
+            end = time.monotonic() + 60
+            while httpx.post(f"{served.url}/v1/search", json=body, timeout=60).json()["partial"]:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        finally:
+            code, told = served.stop()
+        assert (code, "Traceback" in told) == (0, False), told
+        assert 'shard is missing at the start, and is asked again collection="copy" shard="1"' in told
+        away.rename(tmp_path / "away")
 
 
 def test_an_index_that_cannot_be_opened_is_a_typed_error(sharded_path: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from velo_serving.protocol.types import ShardHealth
 
 #: How long shards of a former version stay up for gateways that are still connected.
 LEAVE_S = 30.0
+
+log = logging.getLogger("velo_serving")
 
 H = TypeVar("H")
 Progress = Callable[[str], None]
@@ -50,15 +53,17 @@ class About:
         return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
 
     def record(self, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
-        """Describe the generation by the health of at least one replica of each shard."""
+        """Describe the generation by the health of at least one shard; what others must be is not known."""
         first = {place.shard: health for place, health in reversed(list(healths.items()))}
-        shards = [(entry.name, first[entry.name]) for entry in self.collection.shards]
+        identities = {name: health.identity for name, health in first.items()}
+        one = next(iter(first.values()))
+        names = [entry.name for entry in self.collection.shards]
         return CollectionRecord(
             self.collection.name,
-            sum(health.n for _, health in shards),
-            shards[0][1].dim,
-            shards[0][1].metric,
-            tuple(ShardRecord(name, health.identity, self.options.replicas) for name, health in shards),
+            sum(health.n for health in first.values()),
+            one.dim,
+            one.metric,
+            tuple(ShardRecord(name, identities.get(name), self.options.replicas) for name in names),
             self.collection.version,
             self.generation,
         )
@@ -70,8 +75,8 @@ class About:
 class Launcher(Protocol[H]):
     """Starts the shards of a generation; ``H`` is the handle of a shard.
 
-    ``start`` starts all without waiting, or none. ``healths`` waits until all have opened their index, or
-    raises the error of the one that failed. ``succeed`` makes shards report the next generation;
+    ``start`` starts all without waiting, or none. ``healths`` waits until each has opened its index, or says
+    why it has not. ``succeed`` makes shards report the next generation;
     ``await_left`` waits until no gateway is connected to them; ``end`` stops them for good.
     """
 
@@ -85,18 +90,34 @@ class Launcher(Protocol[H]):
 
 
 def start_generation(
-    launcher: Launcher[H], about: About, timeout_s: float = 0.0, progress: Progress | None = None
+    launcher: Launcher[H],
+    about: About,
+    timeout_s: float = 0.0,
+    progress: Progress | None = None,
+    *,
+    partial: bool = False,
 ) -> tuple[dict[Place, H], dict[Place, ShardHealth]]:
-    """Start all shards of a generation in parallel, or none."""
+    """Start all shards of a generation in parallel, or none; if ``partial``, at least one must open."""
     started = launcher.start(about)
     try:
-        healths = launcher.healths(about, started, timeout_s, progress)
+        all_healths = launcher.healths(about, started, timeout_s, progress)
+        failures = {place: one.failure for place, one in all_healths.items() if one.failure is not None}
+        healths = {place: one for place, one in all_healths.items() if one.failure is None}
+        if failures and not (partial and healths):
+            raise next(iter(failures.values())).to_error()
+        for place, failure in failures.items():
+            log_missing(about.collection.name, about.label(place), f"{failure.kind}: {failure.message}")
         for place, health in healths.items():
             check_shard(about.collection, health, about.label(place))
     except BaseException:
         launcher.end(started)
         raise
     return started, healths
+
+
+def log_missing(collection: str, shard: str, reason: str) -> None:
+    facts = {"collection": collection, "shard": shard, "reason": reason}
+    log.warning("shard is missing at the start, and is asked again", extra={"velo": facts})
 
 
 def share_of_cores(shards: int) -> int:

@@ -12,10 +12,10 @@ from velo_serving.transport.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A shard, what it must be, and how many processes serve it."""
+    """A shard, what it must be if that is known, and how many processes serve it."""
 
     name: str
-    identity: ShardIdentity
+    identity: ShardIdentity | None
     replicas: int = 1
 
 

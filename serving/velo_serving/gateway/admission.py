@@ -11,14 +11,15 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from velo_serving.gateway.errors import error_response
-from velo_serving.protocol.errors import QueueFullError, ServingError
+from velo_serving.protocol.errors import QueueFullError, ServingError, ShuttingDownError
 from velo_serving.protocol.limits import RouterLimits
 
 #: Fewer requests start in a turn of the event loop if turns take longer than this, but at least one.
@@ -41,6 +42,17 @@ def arrived_at(scope: Scope) -> float:
     return arrived
 
 
+@contextmanager
+def stopped_by_server(scope: Scope) -> Iterator[None]:
+    """Make an error of a cancellation as the server stops; without one it would answer with plain text."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not scope["app"].state.draining():
+            raise
+        raise ShuttingDownError("the server stopped before the request was answered") from None
+
+
 class Admitted:
     """Middleware: a queue of requests whose bodies have arrived; other requests pass."""
 
@@ -58,7 +70,12 @@ class Admitted:
             await self._app(scope, receive, send)
             return
         arrived = arrived_at(scope)
-        first: Message | None = await receive()
+        try:
+            with stopped_by_server(scope):
+                first: Message | None = await receive()
+        except ShuttingDownError as error:
+            await error_response(error)(scope, receive, send)
+            return
         assert first is not None
         if not first.get("more_body"):
             found = _TIMEOUT.search(first.get("body", b"")) or _TIMEOUT.search(scope["query_string"])

@@ -30,7 +30,7 @@ from velo_serving.gateway.access import (
     check_may_write,
     describe_security,
 )
-from velo_serving.gateway.admission import Admitted, arrived_at
+from velo_serving.gateway.admission import Admitted, arrived_at, stopped_by_server
 from velo_serving.gateway.dashboard import Embedding, add_dashboard, dashboard_routes
 from velo_serving.gateway.encoders import choose_type, encoded
 from velo_serving.gateway.errors import BodyTimeoutError, install
@@ -52,12 +52,7 @@ from velo_serving.gateway.schemas import (
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.watched import Aliases
 from velo_serving.gateway.write_bodies import WRITES
-from velo_serving.protocol.errors import (
-    BodyTooLargeError,
-    QueueFullError,
-    ShuttingDownError,
-    UnsupportedMediaTypeError,
-)
+from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
 from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
@@ -274,12 +269,8 @@ class _PlainRoute(APIRoute):
         function = self.endpoint
 
         async def handle(request: Request) -> Response:
-            try:
+            with stopped_by_server(request.scope):
                 response: Response = await function(request, **request.path_params)
-            except asyncio.CancelledError:  # as the server stops; without an answer it would send plain text
-                if not request.app.state.draining():
-                    raise
-                raise ShuttingDownError("the server stopped before the request was answered") from None
             return response
 
         return handle

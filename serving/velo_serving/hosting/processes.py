@@ -63,10 +63,7 @@ class ShardProcess:
         self._child.close()
 
     def wait_until_open(self) -> ShardHealth:
-        health = msgspec.json.decode(self._child.first_line(), type=ShardHealth)
-        if health.failure is not None:
-            raise health.failure.to_error()
-        return health
+        return msgspec.json.decode(self._child.first_line(), type=ShardHealth)
 
     def succeed(self, generation: int) -> None:
         self._successor = generation
@@ -113,15 +110,19 @@ class _ProcessLauncher:
 
 
 def open_processes(
-    paths: str | Path | Sequence[str | Path], *, root: str | Path | None = None, **options: Any
+    paths: str | Path | Sequence[str | Path],
+    *,
+    root: str | Path | None = None,
+    partial: bool = False,
+    **options: Any,
 ) -> ShardDirectory[ShardProcess]:
     """Open indexes or sharded collections, each shard in a process of its own.
 
     The collections in the folder ``root`` are served, too, and clients may create others there. The options
-    are ``replicas`` and those of ``velo.open``.
+    are ``replicas`` and those of ``velo.open``. If ``partial``, shards may be missing.
     """
     folder = None if root is None else Root(root)
     collections, chosen = described(paths, folder, options)
     opened = ShardDirectory(_ProcessLauncher(), chosen, folder, endpoint_of=lambda one: one.endpoint)
-    opened.open(collections)
+    opened.open(collections, partial=partial)
     return opened

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velo_serving.hosting.processes import ShardProcess, open_processes
-from velo_serving.hosting.server import access_of, bind, run
+from velo_serving.hosting.server import access_of, bind, log_to_stderr, run
 from velo_serving.hosting.workers import run_workers
 from velo_serving.protocol.options import ServeOptions, takes_options
 from velo_serving.routing.directory import ShardDirectory
 from velo_serving.routing.local_backend import open_local_backend
+
+#: How long the shards on Ray may take to answer a gateway that starts: all of them, or those that answer.
+CONNECT_S = 30.0
+CONNECT_PARTIAL_S = 5.0
 
 if TYPE_CHECKING:
     import socket
@@ -29,22 +33,18 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
     path : path or sequence of paths
         None of them only with `root`.
     **options
-        As keywords, those of :class:`ServeOptions` that have nothing to do with Ray: `host`, `port`,
-        `workers`, `processes`, `root`, `replicas`, `memory`, `threads`, `io`, `plan`, `writable`,
-        `durability`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
-        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`,
-        `limits`, `gateway_limits`, `on_ready`.
+        As keywords, those of :class:`ServeOptions` that have nothing to do with Ray.
 
     Raises
     ------
     PortInUseError, VeloError
         Before anything is opened, or an index cannot be opened.
     """
-    access_of(options)  # before anything is opened
+    _check(options)  # before anything is opened
     with bind(options.host, options.port) as listener:
         if options.processes or options.workers > 1 or options.replicas > 1 or options.root is not None:
             how = options.opening | {"replicas": options.replicas, "root": options.root}
-            with open_processes(path, **how) as shards:
+            with open_processes(path, partial=not options.require_all, **how) as shards:
                 _serve(shards, listener, options)
         else:
             run(open_local_backend(path, limits=options.limits, **options.opening), listener, options)
@@ -62,19 +62,15 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
     path : path
         A sharded build or a single index; every node must see its shards under this path.
     **options
-        As keywords, those of :class:`ServeOptions` but `processes`: for Ray `address`, `name`, `pin`,
-        `ports`, `tls`, `num_cpus`, `start_timeout_s`, `on_progress`; how shards are opened `memory`,
-        `threads`, `io`, `plan`, `writable`, `durability`, `replicas`; of the gateway `host`, `port`,
-        `workers`, `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`,
-        `ssl_certfile`, `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`,
-        `gateway_limits`, `on_ready`. The actors are `detached` unless the Ray is this process's own.
+        As keywords, those of :class:`ServeOptions` but `processes` and `root`. The actors are `detached`
+        unless the Ray is this process's own.
 
     Raises
     ------
     PortInUseError, VeloError
         Before anything is started, or as in ``Cluster.start``.
     """
-    access_of(options)
+    _check(options)
     from velo_serving.on_ray.actors import ray_session
     from velo_serving.on_ray.cluster import start
 
@@ -84,7 +80,8 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
         tell("starting Ray; some seconds" if where is None else f"connecting to Ray at {where}")
         with ray_session(where) as own:
             tell("starting an actor for each shard")
-            with start(path, options, detached=not own, on_progress=tell) as cluster:
+            partial = not options.require_all
+            with start(path, options, partial=partial, detached=not own, on_progress=tell) as cluster:
                 _serve(cluster, listener, options)
 
 
@@ -97,9 +94,7 @@ def start_ray(path: str | Path, options: ServeOptions) -> str:
     path : path
         As in ``serve_ray``.
     **options
-        As keywords, those of :class:`ServeOptions` that say how shards run: `address` (of a running Ray,
-        "auto" without it), `name`, `pin`, `ports`, `tls`, `num_cpus`, `start_timeout_s`, `on_progress`,
-        `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `replicas`. The actors are `detached`.
+        As keywords, those of :class:`ServeOptions` that say how shards run. The actors are `detached`.
 
     Returns
     -------
@@ -131,23 +126,27 @@ def serve_connected(name: str, options: ServeOptions) -> None:
     name : str
         Of the collection.
     **options
-        As keywords, those of :class:`ServeOptions` that a gateway has: `host`, `port`, `workers`,
-        `ready_shards`, `drain_s`, `slow_s`, `log_json`, `api_keys`, `cors_origins`, `ssl_certfile`,
-        `ssl_keyfile`, `ssl_keyfile_password`, `ssl_ca_certs`, `aliases`, `embed`, `limits`, `gateway_limits`,
-        `on_ready`; and `address`, of the Ray that the actors run on, "auto" without it. No Ray is started.
+        As keywords, those of :class:`ServeOptions` that a gateway has, and `address`, of the Ray that the
+        actors run on, "auto" without it. No Ray is started.
 
     Raises
     ------
     UnknownCollectionError, PlacementError
         No actors of that name run, or no Ray at that address.
     """
-    access_of(options)
+    _check(options)
     from velo_serving.on_ray.actors import ray_session
     from velo_serving.on_ray.cluster import Cluster
 
     address = options.address or "auto"
-    with bind(options.host, options.port) as listener, ray_session(address), Cluster.connect(name) as cluster:
-        _serve(cluster, listener, options)
+    how = {
+        "timeout_s": CONNECT_S if options.require_all else CONNECT_PARTIAL_S,
+        "require_all": options.require_all,
+    }
+    with bind(options.host, options.port) as listener, ray_session(address):
+        (options.on_progress or _tell)(f"connecting to the shards of {name}")
+        with Cluster.connect(name, **how) as cluster:
+            _serve(cluster, listener, options)
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
@@ -175,6 +174,11 @@ def stop_ray(name: str, *, address: str = "auto") -> int:
 
     with ray_session(address):
         return Cluster.end(name)
+
+
+def _check(options: ServeOptions) -> None:
+    access_of(options)
+    log_to_stderr(as_json=options.log_json)
 
 
 def _serve(

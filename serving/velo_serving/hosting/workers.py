@@ -17,7 +17,6 @@ import msgspec
 from prometheus_client.multiprocess import mark_process_dead
 
 from velo_serving.catalog.records import Directory
-from velo_serving.gateway.logs import log_to_stderr
 from velo_serving.hosting.child import Child
 from velo_serving.hosting.gateway_process import ASKED, PING, Question, Reply, WorkerMessage
 from velo_serving.hosting.metrics_folder import metrics_folder
@@ -43,7 +42,6 @@ log = logging.getLogger("velo_serving")
 
 def run_workers(directory: Directory, listener: socket.socket, options: ServeOptions) -> None:
     """Serve with several gateways until SIGINT or SIGTERM; one that dies is restarted."""
-    log_to_stderr(as_json=options.log_json)
     with ExitStack() as stack:
         folder, owner = stack.enter_context(metrics_folder())
         loop = LoopThread("velo-directory")

@@ -34,7 +34,7 @@ except ImportError as error:
     raise MissingDependencyError("Ray is not installed; pip install 'veloann[serving]'") from error
 
 from velo_serving.catalog.collection import Pin
-from velo_serving.catalog.launcher import LEAVE_S, About, share_of_cores
+from velo_serving.catalog.launcher import LEAVE_S, About, log_missing, share_of_cores
 from velo_serving.catalog.records import Place
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import (
@@ -278,22 +278,19 @@ class ActorLauncher:
         report(f"0 of {len(started)} shards are up")
         for place, health in _healths(started, timeout_s):
             if isinstance(health, ray_exceptions.RayError):
-                why = first_line(health)
-                raise ShardUnavailableError(f"shard {about.label(place)} did not start: {why}") from None
-            if health.failure is not None:
-                raise health.failure.to_error()
+                why = f"shard {about.label(place)} did not start: {first_line(health)}"
+                health = ShardHealth(failure=Failure.of(ShardUnavailableError(why)))
             found[place] = health
             if len(found) < len(started):
                 report(f"{len(found)} of {len(started)} shards are up")
         late = [about.label(place) for place in started if place not in found]
-        if late:
-            raise PlacementError(
-                f"shards {', '.join(late)} of {about.collection.name!r} did not start within "
-                f"{timeout_s:g} s: is there a node with the resource or label that they are pinned to, and "
-                "with enough processors?",
-                argument="pin",
-            )
-        return {place: found[place] for place in started}
+        error = PlacementError(
+            f"shards {', '.join(late)} of {about.collection.name!r} did not start within {timeout_s:g} s: is "
+            "there a node with the resource or label that they are pinned to, and with enough processors?",
+            argument="pin",
+        )
+        missing = ShardHealth(failure=Failure.of(error))
+        return {place: found.get(place, missing) for place in started}
 
     def succeed(self, former: Mapping[Place, Any], generation: int) -> None:
         """Report the next generation; actors that died are skipped."""
@@ -373,8 +370,8 @@ def _healths(
                 yield asked[one], error
 
 
-def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
-    """The health of the first replica of each shard that answers."""
+def first_healths(about: About, timeout_s: float, *, partial: bool = False) -> dict[Place, ShardHealth]:
+    """The health of the first replica of each shard that answers; if ``partial``, of at least one shard."""
     missing, failure = {entry.name for entry in about.collection.shards}, "it does not run"
     healths: dict[Place, ShardHealth] = {}
     for place, health in _healths(handles_of(about.specs()), timeout_s):
@@ -387,6 +384,10 @@ def first_healths(about: About, timeout_s: float) -> dict[Place, ShardHealth]:
             missing.discard(place.shard)
         if not missing:
             return healths
+    if partial and healths:
+        for shard in sorted(missing):
+            log_missing(about.collection.name, shard, failure)
+        return healths
     raise ShardUnavailableError(
         f"shard {', '.join(sorted(missing))} of {about.collection.name!r} does not answer: {failure}"
     )

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 LAUNCHER = ActorLauncher()
 
+#: How long a start that may be partial waits for all shards.
+PARTIAL_S = 30.0
+
 #: How long actors may take to close their indexes before they are ended.
 CLOSE_S = 10.0
 
@@ -88,9 +91,7 @@ class Cluster(JobSearches):
         collection : path or Collection
             A sharded build or a single index.
         **options
-            As keywords, those of :class:`ServeOptions` that say how shards run: `name`, `replicas`, `pin`,
-            `memory`, `threads`, `io`, `plan`, `writable`, `durability`, `ports`, `tls`, `num_cpus`,
-            `detached`, `start_timeout_s`, `on_progress`.
+            As keywords, those of :class:`ServeOptions` that say how shards run.
 
         Returns
         -------
@@ -106,7 +107,9 @@ class Cluster(JobSearches):
         return start(collection, options)
 
     @classmethod
-    def connect(cls, name: str, *, address: str = "auto", timeout_s: float = 30.0) -> Cluster:
+    def connect(
+        cls, name: str, *, address: str = "auto", timeout_s: float = 30.0, require_all: bool = True
+    ) -> Cluster:
         """Find the running actors of a collection, which another process started; ``stop`` leaves them alone.
 
         Parameters
@@ -118,6 +121,8 @@ class Cluster(JobSearches):
             ``RAY_ADDRESS`` or this machine knows. No Ray is started.
         timeout_s : float
             For the answers of all shards.
+        require_all : bool
+            False: at least one shard must answer in this time, and the log names the others.
 
         Returns
         -------
@@ -130,7 +135,7 @@ class Cluster(JobSearches):
         """
         join_ray(address)
         about = newest(name, timeout_s)
-        healths = first_healths(about, timeout_s)
+        healths = first_healths(about, timeout_s, partial=not require_all)
         return cls(about, handles_of(about.specs()), healths, owner=False)
 
     @classmethod
@@ -331,7 +336,10 @@ class Cluster(JobSearches):
         self.stop()
 
 
-def start(collection: str | Path | Collection, options: ServeOptions, **changes: Any) -> Cluster:
+def start(
+    collection: str | Path | Collection, options: ServeOptions, *, partial: bool = False, **changes: Any
+) -> Cluster:
+    """Start as ``Cluster.start``; if ``partial``, shards that do not open in ``PARTIAL_S`` may be missing."""
     how = dataclasses.replace(options, **changes)
     ports_of(how.ports)  # here, before anything is started
     given = collection if isinstance(collection, Collection) else read_collection(collection, name=how.name)
@@ -352,7 +360,8 @@ def start(collection: str | Path | Collection, options: ServeOptions, **changes:
         detached=how.detached,
     )
     about = About(given, sent, 1, secrets.token_urlsafe(32))
-    return Cluster(about, *start_generation(LAUNCHER, about, how.start_timeout_s, how.on_progress))
+    timeout_s = min(how.start_timeout_s, PARTIAL_S) if partial else how.start_timeout_s
+    return Cluster(about, *start_generation(LAUNCHER, about, timeout_s, how.on_progress, partial=partial))
 
 
 class ClusterSearch(BatchStep):

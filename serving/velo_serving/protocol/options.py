@@ -106,6 +106,9 @@ class ServeOptions:
     workers : int
         Gateway processes on this port; several imply processes for shards. Each has its own limits; metrics
         are those of all.
+    require_all : bool
+        Whether a start fails if a shard does not open. By default a server of processes, or of shards on Ray,
+        starts with those that open, and asks for the others until they do.
     ready_shards : int, optional
         Shards of each collection that must be up for ``/readyz``; default: one.
     drain_s : float
@@ -185,6 +188,7 @@ class ServeOptions:
     host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
     workers: Annotated[int, Option("gateway", "Gateway processes; several imply --processes.", least=1)] = 1
+    require_all: Annotated[bool, Option("gateway", "Fail at the start if a shard is missing.")] = False
     ready_shards: Annotated[int | None, Option("gateway", "Up for /readyz; default one.", least=1)] = None
     drain_s: Annotated[float, Option("gateway", "Seconds of service after SIGTERM.", least=0)] = 0.0
     slow_s: Annotated[
@@ -307,6 +311,10 @@ def takes_options(
             for one in ServeOptions.all_fields(*groups)
         ]
         called.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        names = ", ".join(f"`{one.name}`" for one in shown)
+        called.__doc__ = (function.__doc__ or "").replace(
+            "As keywords, those", f"As keywords ({names}), those"
+        )
         return called
 
     return decorate

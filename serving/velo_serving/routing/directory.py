@@ -63,14 +63,17 @@ class ShardDirectory(Generic[H]):
     def shards(self) -> dict[str, tuple[H, ...]]:
         return {name: tuple(self._started[name, one.generation].values()) for name, one in self._now.items()}
 
-    def open(self, collections: Sequence[Collection]) -> int:
-        """Start the shards of collections in parallel, or none; return the number of their generation."""
+    def open(self, collections: Sequence[Collection], *, partial: bool = False) -> int:
+        """Start the shards of collections in parallel, or none; return the number of their generation.
+
+        If ``partial``, shards may be missing, as in ``start_generation``.
+        """
         generation = 1 + max((number for _, number in self._started), default=0)
         abouts = [About(one, self._options, generation, "") for one in collections]
         opened: dict[str, tuple[About, Mapping[Place, H], CollectionRecord]] = {}
 
         def start(about: About) -> None:
-            started, healths = start_generation(self._launcher, about)
+            started, healths = start_generation(self._launcher, about, partial=partial)
             opened[about.collection.name] = about, started, about.record(healths)
 
         try:

@@ -113,7 +113,7 @@ class _LocalLauncher:
         progress: Callable[[str], None] | None,
     ) -> dict[Place, ShardHealth]:
         version = about.collection.version
-        return {place: replace(one.shard.open(), version=version) for place, one in started.items()}
+        return {place: replace(one.shard.health(), version=version) for place, one in started.items()}
 
     def succeed(self, former: Mapping[Place, LocalChannel], generation: int) -> None:
         """Do nothing: the only gateway of these shards starts the next generation itself."""

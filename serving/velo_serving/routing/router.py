@@ -53,7 +53,7 @@ class Router:
     clock : Clock, optional
     observer : Observer, optional
     identities : sequence of ShardIdentity, optional
-        Of the shards; default: those that they first report.
+        Of the shards; default, and in place of None: those that they first report.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Router:
         limits: RouterLimits | None = None,
         clock: Clock | None = None,
         observer: Observer | None = None,
-        identities: Sequence[ShardIdentity] | None = None,
+        identities: Sequence[ShardIdentity | None] | None = None,
     ) -> None:
         if not channels:
             raise InvalidArgumentError(f"collection {name!r} has no shards", argument="channels")
