@@ -140,9 +140,9 @@ async def test_a_request_that_outlives_the_server_gets_a_typed_503() -> None:
     parts: list[Any] = []
 
     async def receive() -> Any:
-        if parts:
-            return parts.pop()
-        await asyncio.Event().wait()
+        while not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
 
     async def send(message: Any) -> None:
         sent.append(message)

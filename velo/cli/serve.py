@@ -24,7 +24,13 @@ OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
 LIMITS: dict[str, Any] = {"limits": RouterLimits, "gateway_limits": GatewayLimits}
 
 #: Types of those that may be more in Python than on the command line.
-KINDS: dict[str, Any] = {"memory": str | None, "pin": str | None, "cors_origins": list[str] | None}
+KINDS: dict[str, Any] = {
+    "memory": str | None,
+    "pin": str | None,
+    "cors_origins": list[str] | None,
+    "trusted_hosts": list[str] | None,
+    "publish_from": list[str] | None,
+}
 
 
 def serve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import hmac
 import re
@@ -17,16 +18,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from velo.errors import InvalidArgumentError
 from velo_serving.gateway.dashboard.pages import DASHBOARD_PATHS
-from velo_serving.gateway.errors import error_response
+from velo_serving.gateway.errors import RequestError, error_response
 from velo_serving.gateway.watched import WatchedFile, read_lines
 from velo_serving.protocol.errors import AdminKeyError, ApiKeyError, ApiKeyFileError
 
 Role: TypeAlias = Literal["read", "admin"]
 
 #: What answers without a key: whether the server is well, and what may be asked of it.
-OPEN_PATHS: Final = frozenset(
-    ("/", "/livez", "/healthz", "/readyz", "/docs", "/openapi.json", *DASHBOARD_PATHS)
-)
+HEALTH_PATHS: Final = frozenset(("/livez", "/healthz", "/readyz"))
+OPEN_PATHS: Final = HEALTH_PATHS | {"/", "/docs", "/openapi.json", *DASHBOARD_PATHS}
 
 #: The path of the script and the style of the page at ``/docs``.
 DOCS_FILES: Final = "/docs-files"
@@ -51,6 +51,10 @@ class Access:
         A file of keys; without one nobody is asked who they are.
     cors_origins : tuple of str
         Web pages of these origins may ask; ``"*"``: of any.
+    trusted_hosts : tuple of str
+        Values of the header ``Host`` that are served, with ``*`` for any text; empty: all.
+    publish_from : tuple of str
+        Folders and URLs below which builds are published; empty: any folder, and URLs that name no host.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password : str or None
         Certificate, with those that vouch for it, and its key, as files in PEM.
     ssl_ca_certs : str or None
@@ -61,6 +65,8 @@ class Access:
 
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    publish_from: tuple[str, ...] = ()
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
@@ -186,6 +192,22 @@ class Guarded:
             return
         _role.set(role)
         await self._app(scope, receive, send)
+
+
+class HostChecked:
+    """Middleware: refuses requests to other hosts, except health checks, which know an address only."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = re.compile("|".join(map(fnmatch.translate, hosts)), re.IGNORECASE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: ASGIApp = self._app
+        if scope["type"] == "http" and _path_in_app(scope) not in HEALTH_PATHS:
+            host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", ""))
+            if not self._hosts.fullmatch(host):
+                app = error_response(RequestError(f"host {host!r} is not served here", status=400))
+        await app(scope, receive, send)
 
 
 def _path_in_app(scope: Scope) -> str:

@@ -27,6 +27,7 @@ from velo_serving.gateway.access import (
     Access,
     ApiKeys,
     Guarded,
+    HostChecked,
     check_may_write,
     describe_security,
 )
@@ -148,6 +149,8 @@ def create_app(
     app.add_middleware(Measured, metrics=metrics)
     if tracer_provider is not None:
         app.add_middleware(Traced, provider=tracer_provider)
+    if who.trusted_hosts:
+        app.add_middleware(HostChecked, hosts=who.trusted_hosts)
     app.add_middleware(Logged, slow_s=slow_s)
     if who.cors_origins:
         # Outermost: what a browser asks before it asks has no key.
@@ -196,7 +199,7 @@ def create_app(
 
         return on_one if operation.path else on_all
 
-    admin = collections.administration(backend, keys is not None)
+    admin = collections.administration(backend, keys is not None, who.publish_from)
     for one in (*LOOKUPS, *dashboard_routes(Embedding(embed)), *WRITES, *admin):
         described = document.operation(
             one.summary, one.answer, one.errors, body=one.body, arrow=one.arrow, query=one.query

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from urllib.parse import parse_qsl
 
 import pyarrow as pa
 from msgspec import Meta, Struct
 
+from velo.errors import InvalidArgumentError
 from velo.options import limit_of
 from velo.options.columns import column_type
 from velo_serving.gateway import bodies
@@ -22,6 +24,9 @@ from velo_serving.protocol.types import Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import ServedCollection
 from velo_serving.transport.codec import table_of
+
+#: Object stores whose URLs name no host, unless by an option other than the region.
+STORES: Final = ("s3", "gs", "gcs", "file")
 
 Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -127,10 +132,27 @@ async def drop(name: str, backend: Backend) -> DropAnswer:
     return DropAnswer(name, left, took_ms(started))
 
 
-async def _publish(has_keys: bool, call: Call, served: ServedCollection) -> PublishAnswer:
+def _check_place(path: str, allowed: Sequence[str]) -> None:
+    """Refuse a place outside those that are allowed; without any, a URL that names a host of its own."""
+    place, _, how = path.partition("?")
+    scheme, mark, _ = place.partition("://")
+    fits = not mark or (scheme in STORES and {name for name, _ in parse_qsl(how)} <= {"region"})
+    if allowed:
+        roots = (one.partition("?") for one in allowed)
+        fits = any(
+            how == query and f"{place}/".startswith(f"{root.rstrip('/')}/") for root, _, query in roots
+        )
+    if not fits or (allowed and ".." in place.split("/")):
+        raise InvalidArgumentError(f"{path} is none of the places to publish from", argument="path")
+
+
+async def _publish(
+    has_keys: bool, allowed: Sequence[str], call: Call, served: ServedCollection
+) -> PublishAnswer:
     _check_may_name_folders(has_keys, "publish")
     asked = parsed(PublishBody, call.body)
     note(path=asked.path, version=asked.version)
+    _check_place(asked.path, allowed)
     now = await served.publish(asked.path, asked.version)
     return PublishAnswer(now.version, now.n, now.dim, now.metric, took_ms(call.started))
 
@@ -143,7 +165,7 @@ async def _snapshot(has_keys: bool, call: Call, served: ServedCollection) -> Sna
     return SnapshotAnswer(asked.path, took_ms(call.started))
 
 
-def administration(backend: Backend, has_keys: bool) -> tuple[Operation, ...]:
+def administration(backend: Backend, has_keys: bool, publish_from: Sequence[str]) -> tuple[Operation, ...]:
     return (
         Operation(
             "publish",
@@ -151,7 +173,7 @@ def administration(backend: Backend, has_keys: bool) -> tuple[Operation, ...]:
             PublishBody,
             PublishAnswer,
             PUBLISH_ERRORS,
-            partial(_publish, has_keys),
+            partial(_publish, has_keys, publish_from),
             "admin",
         ),
         Operation(

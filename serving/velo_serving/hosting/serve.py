@@ -41,7 +41,7 @@ def serve_local(path: str | Path | Sequence[str | Path], options: ServeOptions) 
         Before anything is opened, or an index cannot be opened.
     """
     _check(options)  # before anything is opened
-    with bind(options.host, options.port) as listener:
+    with bind(options.host, options.port, options.uds) as listener:
         if options.processes or options.workers > 1 or options.replicas > 1 or options.root is not None:
             how = options.opening | {"replicas": options.replicas, "root": options.root}
             with open_processes(path, partial=not options.require_all, **how) as shards:
@@ -76,7 +76,7 @@ def serve_ray(path: str | Path, options: ServeOptions) -> None:
 
     tell = options.on_progress or _tell
     where = options.address
-    with bind(options.host, options.port) as listener:
+    with bind(options.host, options.port, options.uds) as listener:
         tell("starting Ray; some seconds" if where is None else f"connecting to Ray at {where}")
         with ray_session(where) as own:
             tell("starting an actor for each shard")
@@ -143,7 +143,7 @@ def serve_connected(name: str, options: ServeOptions) -> None:
         "timeout_s": CONNECT_S if options.require_all else CONNECT_PARTIAL_S,
         "require_all": options.require_all,
     }
-    with bind(options.host, options.port) as listener, ray_session(address):
+    with bind(options.host, options.port, options.uds) as listener, ray_session(address):
         (options.on_progress or _tell)(f"connecting to the shards of {name}")
         with Cluster.connect(name, **how) as cluster:
             _serve(cluster, listener, options)

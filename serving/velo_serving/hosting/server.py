@@ -8,15 +8,18 @@ import dataclasses
 import errno
 import logging
 import math
+import os
 import resource
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -65,7 +68,9 @@ def access_of(options: ServeOptions) -> Access:
     return access
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, uds: str | Path | None = None) -> socket.socket:
+    if uds is not None:
+        return _bind_unix(str(uds))
     if not 0 <= port <= 65535:
         raise InvalidArgumentError(f"a port is between 0 and 65535, not {port}", argument="port")
     try:
@@ -85,6 +90,28 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(f"port {port} of {host} is in use; choose another with --port") from None
         raise PortInUseError(f"cannot serve at {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def _bind_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with (
+            contextlib.suppress(ConnectionRefusedError, FileNotFoundError),
+            socket.socket(socket.AF_UNIX) as other,
+        ):
+            other.connect(path)
+            raise PortInUseError(f"another server listens at {path}")
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.stat(path).st_mode):  # of a server that was killed
+                os.unlink(path)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if isinstance(error, PortInUseError):
+            raise
+        raise PortInUseError(f"cannot serve at {path}: {error.strerror or error}") from None
     return listener
 
 
@@ -122,6 +149,8 @@ def run(
         backlog=BACKLOG,
         timeout_graceful_shutdown=math.ceil(max(how.drain_s, GRACE_S)),
         lifespan="on",
+        root_path=how.root_path.rstrip("/"),
+        timeout_keep_alive=math.ceil(how.keep_alive_s),
         http=bounded_protocol(bounds),
         **who.uvicorn_options,
     )
@@ -157,6 +186,8 @@ def _reloader(config: uvicorn.Config, access: Access, reload: Callable[[], None]
 
 
 def url_of(listener: socket.socket, options: ServeOptions) -> str:
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.ssl_certfile is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -247,20 +278,20 @@ def bounded_protocol(limits: GatewayLimits) -> type[asyncio.Protocol]:
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self._look()
+            self._look(idle=True)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             waiting.pop(self, None)
             super().connection_lost(exc)
 
-        def _look(self) -> None:
-            """Note whether headers, or the rest of a body, are missing."""
+        def _look(self, *, idle: bool = False) -> None:
+            """Note whether headers, or the rest of a body, are missing; an idle connection may stay so."""
             cycle = self.cycle
             headers_missing = cycle is None or cycle.response_complete
             if not headers_missing:
                 self._stop_timer()
-            elif self._timer is None and not self.transport.is_closing():
+            elif self._timer is None and not idle and not self.transport.is_closing():
                 self._timer = asyncio.get_running_loop().call_later(limits.headers_read_s, self._time_out)
             if not headers_missing and not cycle.more_body:
                 waiting.pop(self, None)

@@ -103,6 +103,15 @@ class ServeOptions:
         Default: the loopback address.
     port : int
         0 takes a free one.
+    uds : path, optional
+        Listen at this Unix socket instead of host and port.
+    root_path : str
+        The prefix that a proxy removes from paths, such as ``"/velo"``.
+    keep_alive_s : float
+        Seconds after which an idle connection is closed; longer than a proxy keeps it, or requests are lost.
+    trusted_hosts : sequence of str
+        Values of the header ``Host`` that are served, such as ``"*.example.com"``; default: all. Health
+        checks need none.
     workers : int
         Gateway processes on this port; several imply processes for shards. Each has its own limits; metrics
         are those of all.
@@ -123,6 +132,9 @@ class ServeOptions:
         an admin. The file is read again when it changes.
     cors_origins : sequence of str
         Origins whose web pages may send requests, ``"*"`` for any.
+    publish_from : sequence of str
+        Folders and URLs (with their options, such as ``endpoint_override``) below which clients with an admin
+        key may publish builds. Default: any folder, and URLs of stores that name no host.
     ssl_certfile, ssl_keyfile : path, optional
         Certificate and key in PEM: serve HTTPS.
     ssl_keyfile_password : str, optional
@@ -187,6 +199,12 @@ class ServeOptions:
     root: Annotated[str | Path | None, Option("local", "Folder of clients' collections.")] = None
     host: Annotated[str, Option("gateway", "Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, Option("gateway", "Port; 0 takes a free one.")] = 8000
+    uds: Annotated[str | Path | None, Option("gateway", "Unix socket instead of host and port.")] = None
+    root_path: Annotated[str, Option("gateway", "Prefix of paths that a proxy removes.")] = ""
+    keep_alive_s: Annotated[float, Option("gateway", "Seconds of an idle connection.", least=0)] = 75.0
+    trusted_hosts: Annotated[
+        Sequence[str], Option("gateway", "Serve only this Host; repeatable.", flag="trusted-host")
+    ] = ()
     workers: Annotated[int, Option("gateway", "Gateway processes; several imply --processes.", least=1)] = 1
     require_all: Annotated[bool, Option("gateway", "Fail at the start if a shard is missing.")] = False
     ready_shards: Annotated[int | None, Option("gateway", "Up for /readyz; default one.", least=1)] = None
@@ -199,6 +217,9 @@ class ServeOptions:
     api_keys: Annotated[str | Path | None, Option("gateway", "File of read KEY and admin KEY lines.")] = None
     cors_origins: Annotated[
         Sequence[str], Option("gateway", 'Let web pages of this origin ask; "*": of any.', flag="cors-origin")
+    ] = ()
+    publish_from: Annotated[
+        Sequence[str], Option("gateway", "Publish only builds below this folder or URL; repeatable.")
     ] = ()
     ssl_certfile: Annotated[str | Path | None, Option("gateway", "Certificate in PEM: serve HTTPS.")] = None
     ssl_keyfile: Annotated[str | Path | None, Option("gateway", "Its key, if it is in another file.")] = None
@@ -244,7 +265,8 @@ class ServeOptions:
         """The options of each of several gateways, as plain data; limits travel beside them."""
         given = {one.name: getattr(self, one.name) for one in self.all_fields("gateway") if one.said.help}
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-        return plain | {"workers": 1, "cors_origins": tuple(self.cors_origins)}
+        lists = {name: tuple(plain[name]) for name in ("cors_origins", "trusted_hosts", "publish_from")}
+        return plain | {"workers": 1} | lists
 
     @classmethod
     def all_fields(cls, *groups: Group) -> Iterator[Field]:
