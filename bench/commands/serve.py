@@ -50,6 +50,7 @@ def sections_of(context: Context) -> Mapping[str, Section]:
         "threads": asked("threads"),
         "two gateways": asked("processes", 2),
         "heavy": lambda: serve_sections.heavy_beside(collection, queries(), seconds),
+        "overload": lambda: serve_sections.overload(collection, queries(), seconds),
         "events": lambda: serve_sections.events(collection, queries()),
     }
 

@@ -39,6 +39,10 @@ CALLERS: Final = 32
 TURNS: Final = 5
 HEAVY_QUERIES: Final = 500
 HEAVY_K: Final = 1000
+#: Of overload: connections, the deadline of a request, and what its answer may be late.
+CROWD: Final = 768
+DEADLINE_S: Final = 0.5
+LATE_S: Final = 0.02
 #: Between two light queries beside heavy ones.
 LIGHT_EVERY_S: Final = 0.02
 #: Events: the pause between two queries, their number, and the query before which the event happens.
@@ -234,6 +238,54 @@ def gateway(
             asks["JSON, 1 connections, processes"] = lambda: ask(server, singles, 1, seconds)
             asks["npy bodies of 64, 4 connections"] = lambda: ask(server, batch, 4, seconds, each=64)
         return in_turns(asks)
+
+
+def overload(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:
+    """The peak, and multiples of it over many connections; late answers count as refused."""
+    kind = "application/json"
+    limits = {"k": K, "timeout_ms": int(1e3 * DEADLINE_S)}
+    requests = [
+        post(json.dumps({"vector": one.tolist(), **limits}).encode(), kind, kind) for one in queries[:200]
+    ]
+    with served(collection) as server:
+
+        async def times(factor: float, peak: float) -> Costs:
+            ways = [await asyncio.open_connection(server.host, server.port) for _ in range(CROWD)]
+            took_s: list[float] = []
+            asked = refused = 0
+            before, started = server.processor_s(), time.perf_counter()
+
+            async def one(way: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> None:
+                nonlocal refused
+                began = time.perf_counter()
+                status = await exchange(*way, request)
+                took = time.perf_counter() - began
+                if status == 200 and took <= DEADLINE_S + LATE_S:
+                    took_s.append(took)
+                else:
+                    refused += 1
+                ways.append(way)
+
+            tasks: set[asyncio.Task[None]] = set()
+            while (now := time.perf_counter()) < started + seconds:
+                while asked < (now - started) * factor * peak:
+                    asked += 1
+                    if ways:
+                        tasks.add(asyncio.create_task(one(ways.pop(), requests[asked % len(requests)])))
+                await asyncio.sleep(0.001)
+            await asyncio.gather(*tasks)
+            for _, writer in ways:
+                writer.close()
+            gateway_s, shards_s = np.subtract(server.processor_s(), before).tolist()
+            return Costs(len(took_s), refused, seconds, gateway_s, shards_s, took_s)
+
+        in_loop(ask(server, requests, CALLERS, seconds))  # warms up
+        peak = in_loop(ask(server, requests, CALLERS, seconds))
+        rate = peak.queries / peak.seconds
+        found = {f"{CALLERS} connections, deadline {DEADLINE_S} s": peak}
+        for factor in (2, 4):
+            found[f"{factor} × that load over {CROWD} connections"] = in_loop(times(factor, rate))
+        return [row_of(what, [costs]) for what, costs in found.items()]
 
 
 def heavy_beside(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:

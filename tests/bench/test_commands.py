@@ -298,6 +298,7 @@ def test_every_line_of_serve_is_measured(tmp_path: Path) -> None:
         "threads",
         "two gateways",
         "heavy",
+        "overload",
         "events",
     ]
     ran = run("serve", collection(tmp_path), Case(every, ["--seconds", "0.4"], lambda _: None), tmp_path)

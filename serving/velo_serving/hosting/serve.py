@@ -139,13 +139,10 @@ def serve_connected(name: str, options: ServeOptions) -> None:
     from velo_serving.on_ray.cluster import Cluster
 
     address = options.address or "auto"
-    how = {
-        "timeout_s": CONNECT_S if options.require_all else CONNECT_PARTIAL_S,
-        "require_all": options.require_all,
-    }
+    timeout_s = CONNECT_S if options.require_all else CONNECT_PARTIAL_S
     with bind(options.host, options.port, options.uds) as listener, ray_session(address):
         (options.on_progress or _tell)(f"connecting to the shards of {name}")
-        with Cluster.connect(name, **how) as cluster:
+        with Cluster.connect(name, timeout_s=timeout_s, require_all=options.require_all) as cluster:
             _serve(cluster, listener, options)
 
 

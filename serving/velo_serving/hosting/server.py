@@ -34,7 +34,7 @@ try:
     from velo_serving.gateway.access import Access
     from velo_serving.gateway.admission import ARRIVED
     from velo_serving.gateway.dashboard.embedding import load_embedding
-    from velo_serving.gateway.logs import log_to_stderr
+    from velo_serving.gateway.logs import log_to_stderr as log_to_stderr
     from velo_serving.gateway.tracing import provider_of_environment
 except ImportError as error:
     raise MissingDependencyError("the server needs: pip install 'veloann[serving]'") from error

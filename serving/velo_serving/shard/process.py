@@ -30,9 +30,8 @@ QUESTION: Final = "?"
 #: Of ``<sys/prctl.h>``.
 PR_SET_PDEATHSIG: Final = 1
 
-#: The time to close after the end of the input, and the longer one that a successor waits for the lock.
-END_S: Final = 3.0
-BUSY_S: Final = 3 * END_S
+#: How long the lock of a process that was killed is awaited.
+BUSY_S: Final = 9.0
 
 #: How often we look whether gateways have left.
 LOOK_S = 0.05
@@ -66,9 +65,8 @@ def main() -> None:
         if not line:
             break
         message = json.loads(line)
-    threading.Thread(target=_end, name="velo-end", daemon=True).start()
     host.close()
-    shard.close()
+    shard.close()  # the parent kills a process that takes too long
 
 
 def _health_of(shard: Shard) -> ShardHealth:
@@ -82,12 +80,6 @@ def _health_of(shard: Shard) -> ShardHealth:
         except VeloError:
             break
     return shard.health()
-
-
-def _end() -> None:
-    """End the process even if closing the shard takes too long."""
-    time.sleep(END_S)
-    os._exit(1)
 
 
 def _tell_when_left(server: ShardServer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from velo.errors import VeloError
@@ -302,7 +303,7 @@ class _Link(asyncio.Protocol):
                     reply = frame.head
                 elif len(frame.body) > DECODE_INLINE_BYTES_MAX:
                     task = asyncio.ensure_future(asyncio.to_thread(decode_hits, frame.head, frame.body))
-                    task.add_done_callback(lambda done: _settle(future, done))
+                    task.add_done_callback(partial(_settle, future))
                     return
                 else:
                     reply = decode_hits(frame.head, frame.body)
