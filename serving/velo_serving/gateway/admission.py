@@ -23,7 +23,7 @@ from velo_serving.protocol.errors import QueueFullError, ServingError, ShuttingD
 from velo_serving.protocol.limits import RouterLimits
 
 #: Fewer requests start in a turn of the event loop if turns take longer than this, but at least one.
-TURN_S: Final = 0.003
+TURN_S: Final = 0.01
 STARTS_MAX: Final = 32
 
 #: The decay of former starts in the pace of the queue.
