@@ -18,7 +18,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from velo_serving.gateway.errors import error_response
+from velo_serving.gateway.errors import BodyTimeoutError, error_response
 from velo_serving.protocol.errors import QueueFullError, ServingError, ShuttingDownError
 from velo_serving.protocol.limits import RouterLimits
 
@@ -56,9 +56,10 @@ def stopped_by_server(scope: Scope) -> Iterator[None]:
 class Admitted:
     """Middleware: a queue of requests whose bodies have arrived; other requests pass."""
 
-    def __init__(self, app: ASGIApp, limits: Callable[[], RouterLimits]) -> None:
+    def __init__(self, app: ASGIApp, limits: Callable[[], RouterLimits], body_read_s: float) -> None:
         self._app = app
         self._limits = limits
+        self._body_read_s = body_read_s
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._started = 0  # in this turn
         self._began = 0.0
@@ -72,32 +73,41 @@ class Admitted:
         arrived = arrived_at(scope)
         try:
             with stopped_by_server(scope):
-                first: Message | None = await receive()
-        except ShuttingDownError as error:
+                first = await self._first(receive)
+                if not first.get("more_body"):
+                    found = _TIMEOUT.search(first.get("body", b"")) or _TIMEOUT.search(scope["query_string"])
+                    await self._wait(arrived, None if found is None else int(found[1]) / 1000)
+        except ServingError as error:
+            scope["route"] = _ROUTE
             await error_response(error)(scope, receive, send)
             return
-        assert first is not None
-        if not first.get("more_body"):
-            found = _TIMEOUT.search(first.get("body", b"")) or _TIMEOUT.search(scope["query_string"])
-            refusal = await self._wait(arrived, None if found is None else int(found[1]) / 1000)
-            if refusal is not None:
-                scope["route"] = _ROUTE
-                await error_response(refusal)(scope, receive, send)
-                return
+        parts = [first]
 
         async def again() -> Message:
-            nonlocal first
-            message, first = first, None
-            return message or await receive()
+            return parts.pop() if parts else await receive()
 
         await self._app(scope, again, send)
 
-    async def _wait(self, arrived: float, timeout_s: float | None) -> ServingError | None:
-        """Wait for the turn of a request; return why it is refused."""
+    async def _first(self, receive: Receive) -> Message:
+        """The first part of the body; ``wait_for`` would need a task for each request."""
+        task = asyncio.current_task()
+        assert task is not None
+        timer = asyncio.get_running_loop().call_later(self._body_read_s, task.cancel, self)
+        try:
+            return await receive()
+        except asyncio.CancelledError as canceled:
+            if canceled.args != (self,):
+                raise
+            raise BodyTimeoutError(f"the body did not arrive within {self._body_read_s:g} s") from None
+        finally:
+            timer.cancel()
+
+    async def _wait(self, arrived: float, timeout_s: float | None) -> None:
+        """Wait for the turn of a request, or refuse it."""
         if not self._waiting and self._started < int(self._starts):
             self._start_turn()
             self._started += 1
-            return None
+            return
         limits = self._limits()
         allowed_s = min(limits.queue_wait_max_s, (timeout_s or limits.timeout_default_s) / 2)
         wait_s = len(self._waiting) * self._pace_s
@@ -106,8 +116,8 @@ class Admitted:
             self._waiting.append(waiter)
             await waiter
             if time.monotonic() - arrived <= allowed_s:
-                return None
-        return QueueFullError(
+                return
+        raise QueueFullError(
             f"{len(self._waiting)} requests wait already, the next one would wait for {wait_s:.1f} s",
             retry_after_s=wait_s,
         )

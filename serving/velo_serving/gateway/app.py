@@ -143,7 +143,7 @@ def create_app(
     )
     app.state.reload = lambda: [one.reload() for one in (keys, aliases) if one is not None]
     app.state.draining = lambda: backend.draining
-    app.add_middleware(Admitted, limits=lambda: _limits_of(backend))
+    app.add_middleware(Admitted, limits=lambda: _limits_of(backend), body_read_s=bounds.body_read_s)
     if keys is not None:
         app.add_middleware(Guarded, keys=keys)
     app.add_middleware(Measured, metrics=metrics)
