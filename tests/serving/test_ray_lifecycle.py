@@ -22,7 +22,12 @@ from tests.serving.conftest import PATIENT, RAY_MARKS, Served, command, invoked,
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo_serving import Client, Cluster, read_collection
 from velo_serving.on_ray.actors import places_of, ray
-from velo_serving.protocol.errors import NoShardAnsweredError, PortInUseError, UnknownCollectionError
+from velo_serving.protocol.errors import (
+    NoShardAnsweredError,
+    PortInUseError,
+    ShardUnavailableError,
+    UnknownCollectionError,
+)
 from velo_serving.protocol.types import SearchRequest
 
 pytestmark = RAY_MARKS
@@ -283,6 +288,22 @@ def test_a_replica_with_another_build_of_the_shard_is_refused(local_ray: None, t
     elsewhere = dataclasses.replace(described.shards[0], path=other)
     with pytest.raises(CorruptIndexError, match=f"{uuids[1]}.*{uuids[0]}"):
         Cluster.start(dataclasses.replace(described, shards=(elsewhere,)), threads=1)
+
+
+def test_a_gateway_connects_to_the_shards_that_run(
+    address: str, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Cluster.start(path, name="plays-6", threads=1) as cluster:
+        ray.kill(cluster.actors[1], no_restart=True)
+        until(lambda: len(places_of("plays-6")) == SHARDS - 1)
+        with pytest.raises(ShardUnavailableError, match="shard 1 of 'plays-6' does not answer"):
+            Cluster.connect("plays-6")
+        with Cluster.connect("plays-6", require_all=False) as partly:
+            assert [shard.identity is None for shard in partly.records[0].shards] == [False, True]
+            answer = partly.search(VECTORS[:1], 3)
+            assert (answer.shards_answered, answer.partial) == (1, True)
+        (line,) = (one for one in caplog.records if "missing at the start" in one.message)
+        assert line.velo == {"collection": "plays-6", "shard": "1", "reason": "it does not run"}  # type: ignore[attr-defined]
 
 
 def test_actors_have_the_ports_name_and_environment_that_were_given(address: str, path: Path) -> None:

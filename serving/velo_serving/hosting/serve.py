@@ -140,10 +140,12 @@ def serve_connected(name: str, options: ServeOptions) -> None:
 
     address = options.address or "auto"
     timeout_s = CONNECT_S if options.require_all else CONNECT_PARTIAL_S
-    with bind(options.host, options.port, options.uds) as listener, ray_session(address):
-        (options.on_progress or _tell)(f"connecting to the shards of {name}")
-        with Cluster.connect(name, timeout_s=timeout_s, require_all=options.require_all) as cluster:
-            _serve(cluster, listener, options)
+    with (
+        bind(options.host, options.port, options.uds) as listener,
+        ray_session(address),
+        Cluster.connect(name, timeout_s=timeout_s, require_all=options.require_all) as cluster,
+    ):
+        _serve(cluster, listener, options)
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
