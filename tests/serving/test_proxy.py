@@ -23,7 +23,7 @@ def test_a_server_behind_a_proxy(things_path: Path, tmp_path: Path) -> None:
     how = ("--uds", str(path), "--root-path", "/velo", "--trusted-host", "*.example.com")
     with serving(str(things_path), *how, "--limit", f"headers_read_s={HEADERS_S}") as served:
         assert served.url == f"unix:{path}"
-        with pytest.raises(PortInUseError, match="another server listens"):
+        with pytest.raises(PortInUseError, match=r"velo\.sock is in use"):
             bind("127.0.0.1", 0, path)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://10.1.2.3") as client:
             assert client.get("/readyz").status_code == 200

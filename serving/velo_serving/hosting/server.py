@@ -69,17 +69,21 @@ def access_of(options: ServeOptions) -> Access:
 
 
 def bind(host: str, port: int, uds: str | Path | None = None) -> socket.socket:
-    if uds is not None:
-        return _bind_unix(str(uds))
     if not 0 <= port <= 65535:
         raise InvalidArgumentError(f"a port is between 0 and 65535, not {port}", argument="port")
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise InvalidArgumentError(f"{host!r} is no local address: {error}", argument="host") from None
-    listener = socket.socket(family, kind, protocol)
+    where: Any = str(uds)
+    family, what = socket.AF_UNIX, f"{uds} is in use"
+    if uds is not None:
+        _remove_abandoned(str(uds))
+    else:
+        what = f"port {port} of {host} is in use; choose another with --port"
+        try:
+            family, _, _, _, where = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+        except OSError as error:
+            raise InvalidArgumentError(f"{host!r} is no local address: {error}", argument="host") from None
+    listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
@@ -88,31 +92,19 @@ def bind(host: str, port: int, uds: str | Path | None = None) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(f"port {port} of {host} is in use; choose another with --port") from None
-        raise PortInUseError(f"cannot serve at {host} port {port}: {error.strerror}") from None
+            raise PortInUseError(what) from None
+        raise PortInUseError(f"cannot serve at {uds or f'{host} port {port}'}: {error.strerror}") from None
     return listener
 
 
-def _bind_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        with (
-            contextlib.suppress(ConnectionRefusedError, FileNotFoundError),
-            socket.socket(socket.AF_UNIX) as other,
-        ):
+def _remove_abandoned(path: str) -> None:
+    """Remove the Unix socket of a server that was killed."""
+    with socket.socket(socket.AF_UNIX) as other, contextlib.suppress(FileNotFoundError):
+        try:
             other.connect(path)
-            raise PortInUseError(f"another server listens at {path}")
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode):  # of a server that was killed
+        except ConnectionRefusedError:
+            if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
-        listener.bind(path)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if isinstance(error, PortInUseError):
-            raise
-        raise PortInUseError(f"cannot serve at {path}: {error.strerror or error}") from None
-    return listener
 
 
 def run(
