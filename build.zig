@@ -13,6 +13,7 @@ const rooms = [_]Room{
     .{ .name = "cache", .imports = &.{"base"} },
     .{ .name = "filter", .imports = &.{"base"} },
     .{ .name = "graph", .imports = &.{ "base", "quant" } },
+    .{ .name = "gpu", .imports = &.{ "base", "quant", "graph" } },
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
     .{ .name = "live", .imports = &.{ "base", "layout", "quant", "index" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
