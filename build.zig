@@ -232,7 +232,7 @@ fn add_test(b: *std.Build, all: ?*std.Build.Step, step_name: []const u8, room: [
     }
     // Zig's own backend, for Debug on x86-64, compiles in a tenth of the time. Its code is slower: rooms whose tests compute for
     // long take less time through LLVM.
-    const computes = for ([_][]const u8{ "quant", "graph", "index", "sim" }) |name| {
+    const computes = for ([_][]const u8{ "quant", "graph", "gpu", "index", "sim" }) |name| {
         if (std.mem.eql(u8, room, name)) break true;
     } else false;
     const use_llvm = computes or how.tsan or module.optimize.? != .Debug or module.resolved_target.?.result.cpu.arch != .x86_64;

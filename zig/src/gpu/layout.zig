@@ -20,7 +20,7 @@ pub const code_padding = 64;
 pub const list_size_max = 512;
 
 /// Widths of codes that kernels read: `memory_bits`.
-pub const bits_max = 8;
+pub const bits_max = 6;
 
 /// A segment in device memory. Every array but `links` and `codes` is a copy of what the core has in memory.
 pub const Index = extern struct {
@@ -112,9 +112,10 @@ pub const entries_best = 8;
 /// Dimensions that one lane multiplies at a time: `bits` words of a code.
 pub const group_dims = 32;
 
-/// Bytes from one code to the next in device memory: whole words. An upload copies rows of `dim·bits/8` bytes to this stride.
+/// Bytes from one code to the next in device memory, where loads are aligned. An upload copies rows of `dim·bits/8` bytes to this
+/// stride (`prepare.spread_codes`); mostly the two are the same.
 pub fn code_stride_of(dim: u32, bits: u32) u32 {
-    return std.mem.alignForward(u32, dim / 8 * bits, 4);
+    return std.mem.alignForward(u32, dim / 8 * bits, 16);
 }
 
 /// Words of a query's plane.
@@ -150,7 +151,7 @@ comptime {
 }
 
 test "strides hold what they are for" {
-    for ([_][3]u32{ .{ 16, 1, 4 }, .{ 128, 4, 64 }, .{ 112, 3, 44 }, .{ 48, 6, 36 } }) |case| {
+    for ([_][3]u32{ .{ 16, 1, 16 }, .{ 128, 4, 64 }, .{ 112, 3, 48 }, .{ 48, 6, 48 } }) |case| {
         try std.testing.expectEqual(case[2], code_stride_of(case[0], case[1]));
     }
     for ([_][2]u32{ .{ 0, 4 }, .{ 5, 8 }, .{ 16, 16 }, .{ 17, 32 }, .{ 33, 64 }, .{ 255, 256 } }) |case| {

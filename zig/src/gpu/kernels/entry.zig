@@ -1,0 +1,25 @@
+//! The kernels as a module of PTX exports them. Compiled by build.zig for sm_80, which later cards take, too.
+const std = @import("std");
+const layout = @import("../layout.zig");
+const warp = @import("../warp.zig");
+const search = @import("search.zig");
+
+/// Nothing is checked in kernels, and nothing could be printed.
+pub const panic = std.debug.no_panic;
+
+comptime {
+    // Of a size that each launch chooses: `Batch.warp_bytes` of each warp.
+    asm (".extern .shared .align 16 .b8 room[];");
+}
+
+/// A warp answers a query: blocks of whole warps, as many as there are queries or more.
+export fn velo_search(index: layout.Index, batch: layout.Batch) callconv(.kernel) void {
+    @setEvalBranchQuota(1 << 16);
+    const place = warp.place();
+    const query = place.block * place.warps + place.warp;
+    if (query >= batch.count) return;
+    const room = asm ("mov.u32 %[room], room;"
+        : [room] "=r" (-> u32),
+    );
+    search.run(&index, &batch, query, @ptrFromInt(room + place.warp * batch.warp_bytes()));
+}

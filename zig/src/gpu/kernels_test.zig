@@ -1,0 +1,132 @@
+//! Kernels on the host against the definition of estimates, and against a search in plain loops.
+const std = @import("std");
+const base = @import("base");
+const quant = @import("quant");
+const layout = @import("layout.zig");
+const host = @import("host.zig");
+const worlds = @import("testing.zig");
+const testing = std.testing;
+const Segment = worlds.Segment;
+const Queries = worlds.Queries;
+const Plain = worlds.Plain;
+
+/// `n` lists of up to `degree` different vertices, and a ring, so that every vertex is reached.
+fn random_lists(arena: std.mem.Allocator, prng: *base.Prng, n: u32, degree: u32) ![]const []const u32 {
+    const lists = try arena.alloc([]const u32, n);
+    for (lists, 0..) |*list, vertex| {
+        const own = try arena.alloc(u32, @min(n - 1, 1 + prng.below(degree)));
+        var len: usize = 0;
+        while (len < own.len) {
+            const id: u32 = if (len == 0) @intCast((vertex + 1) % n) else @intCast(prng.below(n));
+            if (id == vertex or std.mem.indexOfScalar(u32, own[0..len], id) != null) continue;
+            own[len] = id;
+            len += 1;
+        }
+        list.* = own;
+    }
+    return lists;
+}
+
+fn random_vectors(arena: std.mem.Allocator, prng: *base.Prng, count: usize) ![]f32 {
+    const vectors = try arena.alloc(f32, count);
+    for (vectors) |*value| value.* = prng.gaussian();
+    return vectors;
+}
+
+fn by_definition(query: *const quant.Query, codes: *const quant.Codes, vertex: u32) f32 {
+    const terms: quant.EstimateTerms = .{
+        .centers = codes.center_ids.ptr,
+        .query_terms = &query.terms,
+        .scale = 2 * query.coarse_step,
+        .bias = query.coarse_bias,
+    };
+    var out: [1]f32 = undefined;
+    quant.definition.estimate_gather(query.coarse.ptr, codes.params.dim, codes.params.memory_bits, codes.bytes.ptr, codes.factors.ptr, &.{vertex}, 1, 0, &terms, &out);
+    return out[0];
+}
+
+test "estimates of kernels are those of the definition" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    var cases: u32 = 0;
+    for ([_]u32{ 16, 32, 48, 80, 96, 128, 208, 256, 272, 400, 768, 1040 }) |dim| for (1..layout.bits_max + 1) |bits| {
+        errdefer std.debug.print("dim {d}, bits {d}\n", .{ dim, bits });
+        var arena_state = std.heap.ArenaAllocator.init(testing.allocator);
+        defer arena_state.deinit();
+        const arena = arena_state.allocator();
+        const n: u32 = @intCast(40 + prng.below(120));
+        const form: quant.Form = if (prng.boolean()) .distance else .product;
+        const codes = try worlds.random_codes(arena, &prng, .{ .dim = dim, .memory_bits = @intCast(bits), .record_bits = 4 }, n, @intCast(1 + prng.below(9)), form);
+        const entries = try arena.dupe(u32, &.{@as(u32, @intCast(prng.below(n)))});
+        const segment: Segment = try .init(arena, codes, try random_lists(arena, &prng, n, 16), 0, entries);
+        const queries: Queries = try .init(arena, &segment, try random_vectors(arena, &prng, 2 * dim), n, 256);
+        // All vertices fit into the list, so all are met.
+        host.velo_search(segment.index(), queries.batch(256), queries.room);
+        try queries.expect_written();
+        for (queries.prepared, 0..) |*query, number| {
+            try testing.expectEqual(n, queries.counters[number].len);
+            for (queries.list(number)) |candidate| {
+                try testing.expectEqual(by_definition(query, &codes, candidate.vertex()), candidate.distance());
+                cases += 1;
+            }
+        }
+    };
+    try testing.expect(cases >= 10_000);
+}
+
+test "the list is that of a search in plain loops, for batches around a warp, with and without an end by distance" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    var queries_run: u32 = 0;
+    for (0..24) |run| {
+        errdefer std.debug.print("run {d}\n", .{run});
+        var arena_state = std.heap.ArenaAllocator.init(testing.allocator);
+        defer arena_state.deinit();
+        const arena = arena_state.allocator();
+        const dim = 16 * @as(u32, @intCast(1 + prng.below(6)));
+        const bits: u8 = @intCast(1 + prng.below(layout.bits_max));
+        const n: u32 = @intCast(300 + prng.below(1500));
+        const degree = ([_]u32{ 3, 7, 13, 16, 30, 32, 48, 96 })[run % 8];
+        const form: quant.Form = if (prng.boolean()) .distance else .product;
+        const centers: u32 = @intCast(1 + prng.below(200));
+        const codes = try worlds.random_codes(arena, &prng, .{ .dim = dim, .memory_bits = bits, .record_bits = 4 }, n, centers, form);
+        var entries: std.ArrayList(u32) = .empty;
+        for (0..n) |vertex| if (prng.below(4) == 0) try entries.append(arena, @intCast(vertex));
+        const segment: Segment = try .init(arena, codes, try random_lists(arena, &prng, n, degree), @intCast(prng.below(n)), entries.items);
+        const list_size: u32 = @intCast(1 + prng.below(([_]u64{ 20, 100, layout.list_size_max })[run % 3]));
+        const slots: u32 = @as(u32, 256) << @intCast(prng.below(4));
+        const count = ([_]u32{ 1, 31, 32, 33 })[run % 4];
+        const queries: Queries = try .init(arena, &segment, try random_vectors(arena, &prng, count * dim), list_size, slots);
+        var batch = queries.batch(slots);
+        var stop: Plain.Stop = .{};
+        if (form == .distance and prng.boolean()) {
+            stop = .{ .k = @min(list_size, 10), .followed = @max(@min(list_size, 10), list_size / 4), .share = 1 + prng.float() / 2 };
+            batch.stop_k = stop.k;
+            batch.stop_followed = stop.followed;
+            batch.stop_share = stop.share;
+        }
+        for (queries.heads) |*head| if (prng.boolean()) {
+            head.excluded = @intCast(prng.below(n));
+        };
+        host.velo_search(segment.index(), batch, queries.room);
+        try queries.expect_written();
+        for (queries.prepared, queries.heads, 0..) |*query, head, number| {
+            errdefer std.debug.print("query {d} of {d}, list {d}, degree {d}\n", .{ number, count, list_size, degree });
+            var plain: Plain = .{ .segment = &segment, .query = query, .excluded = head.excluded, .stop = stop, .together = @max(1, layout.lanes / segment.stride) };
+            try plain.run(arena, list_size);
+            const counters = queries.counters[number];
+            try testing.expectEqual(plain.items.items.len, counters.len);
+            for (plain.items.items, queries.list(number)[0..counters.len]) |expected, candidate| {
+                try testing.expectEqual(expected.distance(), candidate.distance());
+                try testing.expect(candidate.vertex() != head.excluded);
+            }
+            try testing.expectEqual(plain.expanded, counters.expanded);
+            // A set that forgets asks again.
+            try testing.expect(counters.estimates >= plain.estimates);
+            queries_run += 1;
+        }
+    }
+    try testing.expect(queries_run >= 24);
+}
