@@ -41,6 +41,8 @@ const Builder = struct {
     sanitize_thread: bool,
     liburing: []const u8,
     kernel_objects: []const *std.Build.Step.Compile,
+    /// The kernels of GPUs, as text.
+    ptx: std.Build.LazyPath,
 
     /// A fresh set of all rooms (one per artifact, so that ThreadSanitizer and the simulated build stay apart).
     fn modules(self: Builder) std.StringHashMap(*std.Build.Module) {
@@ -62,6 +64,7 @@ const Builder = struct {
             map.put(room.name, m) catch @panic("OOM");
         }
         for (self.kernel_objects) |object| map.get("base").?.addObject(object);
+        map.get("gpu").?.addAnonymousImport("kernels.ptx", .{ .root_source_file = self.ptx });
         self.add_liburing(map.get("io").?);
         return map;
     }
@@ -149,6 +152,19 @@ fn kernel_objects(b: *std.Build, target: std.Build.ResolvedTarget) []const *std.
     return objects;
 }
 
+/// Kernels of GPUs for sm_80. The driver compiles them for its card, so a build needs no toolkit and takes any host.
+fn gpu_kernels(b: *std.Build) std.Build.LazyPath {
+    const query = std.Build.parseTargetQuery(.{ .arch_os_abi = "nvptx64-cuda", .cpu_features = "sm_80" }) catch |err| std.process.fatal("nvptx64: {t}", .{err});
+    const m = b.createModule(.{
+        .root_source_file = b.path("zig/src/gpu/ptx.zig"),
+        .target = b.resolveTargetQuery(query),
+        .optimize = .ReleaseFast, // a check of safety could only trap
+        .strip = true,
+    });
+    key_to_tree(b, m);
+    return b.addObject(.{ .name = "kernels_gpu", .root_module = m }).getEmittedAsm();
+}
+
 pub fn build(b: *std.Build) void {
     const target = b.standardTargetOptions(.{ .default_target = .{
         .cpu_model = .baseline,
@@ -167,7 +183,9 @@ pub fn build(b: *std.Build) void {
         .sanitize_thread = false,
         .liburing = find_liburing(b, target.result.cpu.arch),
         .kernel_objects = kernel_objects(b, target),
+        .ptx = gpu_kernels(b),
     };
+    b.step("ptx", "Install the kernels of GPUs, as the library embeds them").dependOn(&b.addInstallFile(builder.ptx, "kernels.ptx").step);
 
     // The shipped library, and a twin behind the same ABI for tests, with the simulated device.
     for ([_]struct { name: []const u8, simulated: bool }{

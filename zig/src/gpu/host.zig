@@ -9,9 +9,9 @@ pub const Room = []align(16) u8;
 /// `velo_search` over addresses of this process's memory: all queries of a batch. Memory of kernels is not zeroed, so the room is
 /// filled with what no kernel may rely on.
 pub fn velo_search(index: layout.Index, batch: layout.Batch, room: Room) void {
-    std.debug.assert(room.len >= batch.warp_bytes());
+    const own = room[0..batch.warp_bytes()];
     for (0..batch.count) |query| {
-        @memset(room, 0xaa);
-        search.run(&index, &batch, @intCast(query), room.ptr);
+        @memset(own, 0xaa);
+        search.run(&index, &batch, @intCast(query), own.ptr);
     }
 }

@@ -2,6 +2,7 @@
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
+const graph = @import("graph");
 const layout = @import("layout.zig");
 const host = @import("host.zig");
 const worlds = @import("testing.zig");
@@ -129,4 +130,96 @@ test "the list is that of a search in plain loops, for batches around a warp, wi
         }
     }
     try testing.expect(queries_run >= 24);
+}
+
+test "over a built graph a batch finds as much as a search that follows one vertex at a time, and asks for hardly more" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = base.Prng.init(seed);
+    var arena_state = std.heap.ArenaAllocator.init(testing.allocator);
+    defer arena_state.deinit();
+    const arena = arena_state.allocator();
+    const n = 4000;
+    const count = 200;
+    const dim = 32;
+    const k = 10;
+    // Rows around points, so that centers matter.
+    const points = try random_vectors(arena, &prng, 40 * dim);
+    const rows = try random_vectors(arena, &prng, (n + count) * dim);
+    for (0..n + count) |i| {
+        const point = points[prng.below(40) * dim ..][0..dim];
+        for (rows[i * dim ..][0..dim], point) |*value, at| value.* = at + 0.7 * value.*;
+    }
+    const stored = rows[0 .. n * dim];
+    const vectors = rows[n * dim ..];
+    var build_codes: quant.BuildCodes = try .init(n, dim);
+    defer build_codes.deinit();
+    {
+        var encoder: quant.Encoder = try .init(arena, quant.BuildCodes.params_of(dim));
+        const scratch = try arena.alloc(u16, dim);
+        for (0..n) |i| build_codes.set(@intCast(i), &encoder, stored[i * dim ..][0..dim], scratch);
+    }
+    var built = try graph.build(quant.BuildCodes, testing.allocator, &build_codes, .{ .degree = 16, .list_size = 60, .seed = seed });
+    defer built.deinit(testing.allocator);
+    const lists = try arena.alloc([]const u32, n);
+    for (lists, 0..) |*list, vertex| list.* = built.list(@intCast(vertex));
+
+    for ([_]u8{ 2, 4 }) |bits| for ([_]bool{ false, true }) |stops| {
+        const codes = try worlds.encoded(arena, .{ .dim = dim, .memory_bits = bits, .record_bits = 4 }, stored, .distance);
+        const entries = try graph.entry_points(arena, n, graph.entry_count(n), seed);
+        const segment: Segment = try .init(arena, codes, lists, built.entry, entries);
+        const list_size = 64;
+        const slots = layout.visited_slots_of(list_size);
+        const queries: Queries = try .init(arena, &segment, vectors, list_size, slots);
+        var batch = queries.batch(slots);
+        const stop: Plain.Stop = if (stops) .{ .k = k, .followed = list_size / 4, .share = 1.2 } else .{};
+        if (stops) {
+            batch.stop_k = stop.k;
+            batch.stop_followed = stop.followed;
+            batch.stop_share = stop.share;
+        }
+        host.velo_search(segment.index(), batch, queries.room);
+        try queries.expect_written();
+        var found = [2]u32{ 0, 0 };
+        var estimates = [2]u64{ 0, 0 };
+        var expanded = [2]u64{ 0, 0 };
+        for (queries.prepared, queries.counters[0..count], 0..) |*query, counters, number| {
+            var truth: [k]u32 = undefined;
+            nearest(stored, vectors[number * dim ..][0..dim], &truth);
+            var plain: Plain = .{ .segment = &segment, .query = query, .excluded = layout.none, .stop = stop, .together = 1 };
+            try plain.run(arena, list_size);
+            for ([2][]const quant.Candidate{ queries.list(number)[0..counters.len], plain.items.items }, &found) |list, *sum| {
+                for (list) |candidate| sum.* += @intFromBool(std.mem.indexOfScalar(u32, &truth, candidate.vertex()) != null);
+            }
+            estimates[0] += counters.estimates;
+            estimates[1] += plain.estimates;
+            expanded[0] += counters.expanded;
+            expanded[1] += plain.expanded;
+        }
+        errdefer std.debug.print("bits {d}, stops {}: found {any} of {d}, estimates {any}, expanded {any}\n", .{ bits, stops, found, count * k, estimates, expanded });
+        try testing.expect(found[0] >= count * k * 9 / 10);
+        const missed = @as(f64, @floatFromInt(found[1])) - @as(f64, @floatFromInt(found[0]));
+        try testing.expect(missed <= 0.002 * count * k);
+        try testing.expect(estimates[0] * 100 <= estimates[1] * 110);
+        try testing.expect(expanded[0] * 100 <= expanded[1] * 110);
+    };
+}
+
+/// The numbers of the rows nearest to a vector.
+fn nearest(rows: []const f32, vector: []const f32, out: []u32) void {
+    var best: [16]f32 = undefined;
+    var len: usize = 0;
+    for (0..rows.len / vector.len) |i| {
+        var sum: f32 = 0;
+        for (rows[i * vector.len ..][0..vector.len], vector) |x, y| sum += (x - y) * (x - y);
+        if (len == out.len and sum >= best[len - 1]) continue;
+        if (len < out.len) len += 1;
+        var at = len - 1;
+        while (at > 0 and best[at - 1] > sum) : (at -= 1) {
+            best[at] = best[at - 1];
+            out[at] = out[at - 1];
+        }
+        best[at] = sum;
+        out[at] = @intCast(i);
+    }
 }

@@ -95,7 +95,8 @@ pub const Batch = extern struct {
     stop_k: u32 = 1,
     stop_followed: u32 = none,
     stop_share: f32 = 1,
-    /// Places of the visited set of one query: `visited_slots_of`, or another power of two. Fewer cost estimates, never answers.
+    /// Places of the visited set of one query: `visited_slots_of`, or another power of two from `visited_slots_min` on. Fewer cost
+    /// estimates, never answers.
     visited_slots: u32,
 
     pub fn warp_bytes(self: *const Batch) u32 {
@@ -130,9 +131,12 @@ pub fn link_stride_of(longest: u32) u32 {
     return std.math.ceilPowerOfTwoAssert(u32, @max(longest, 4));
 }
 
-/// A search meets some twelve vertices for each of its list; half of them remembered leave out most repetitions.
+/// Least places of a visited set: one for every center.
+pub const visited_slots_min = 256;
+
+/// A search meets some twelve vertices for each of its list.
 pub fn visited_slots_of(list_size: u32) u32 {
-    return std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(list_size * 8, 256, 2048));
+    return std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(list_size * 12, visited_slots_min, 2048));
 }
 
 /// Shared memory of one warp: the list, newcomers to it, their ids and places, the visited set. A launch of blocks of `w` warps

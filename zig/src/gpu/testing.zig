@@ -2,12 +2,10 @@
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
-const graph = @import("graph");
 const layout = @import("layout.zig");
 const prepare = @import("prepare.zig");
 const host = @import("host.zig");
 const Candidate = quant.Candidate;
-const assert = std.debug.assert;
 
 /// Codes with links, and the arrays of a `layout.Index` over them.
 pub const Segment = struct {
@@ -270,3 +268,30 @@ pub const Plain = struct {
         try self.offer_many(arena, &.{id}, list_size, stop);
     }
 };
+
+/// Codes of rows, with centers of their own, as an index has them.
+pub fn encoded(arena: std.mem.Allocator, params: quant.CodeParams, rows: []const f32, form: quant.Form) !quant.Codes {
+    const dim = params.dim;
+    const n: u32 = @intCast(rows.len / dim);
+    const centers: quant.Centers = try .train(arena, dim, rows, quant.Centers.count_for(n));
+    var encoder: quant.Encoder = try .init(arena, params);
+    const bytes = try arena.alignedAlloc(u8, .@"64", quant.Codes.byte_len(params, n));
+    @memset(bytes, 0);
+    const factors = try arena.alloc(u32, n);
+    const center_ids = try arena.alloc(u8, n);
+    const code = try arena.alloc(u16, dim);
+    const o = try arena.alloc(f32, dim);
+    var tan2: f64 = 0;
+    for (factors, center_ids, 0..) |*factor, *center_id, i| {
+        const row = rows[i * dim ..][0..dim];
+        center_id.* = centers.nearest(row);
+        const center = centers.at(center_id.*);
+        for (o, row, center) |*out, x, c| out.* = x - c;
+        const measured = encoder.encode(o, code);
+        tan2 += measured.tan2_upper;
+        factor.* = encoder.store_factors(form, code, measured, center, centers.norms2[center_id.*]).memory;
+        quant.pack(code, @intCast(params.record_bits), params.memory_bits, bytes[i * params.upper_bytes() ..][0..params.upper_bytes()]);
+    }
+    const tan: f32 = @floatCast(@sqrt(tan2 / @as(f64, @floatFromInt(n))));
+    return .{ .params = params, .n = n, .bytes = bytes, .factors = factors, .center_ids = center_ids, .centers = centers.rows, .form = form, .norm2_per_f2 = 1, .tan_upper = tan, .tan_full = tan };
+}

@@ -152,6 +152,19 @@ pub inline fn times(a: U, b: u32) Address {
     return @as(Address, a) * splat(Address, b);
 }
 
+/// Two words as one, and its halves.
+pub inline fn pair(lower: U, upper: U) K {
+    return @bitCast(@as(Address, lower) | @as(Address, upper) << if (on_device) 32 else @splat(32));
+}
+
+pub inline fn low(both_words: K) U {
+    return @truncate(@as(Address, @bitCast(both_words)));
+}
+
+pub inline fn high(both_words: K) U {
+    return @truncate(@as(Address, @bitCast(both_words)) >> if (on_device) 32 else @splat(32));
+}
+
 /// A bit for each lane.
 pub inline fn ballot(value: B) u32 {
     return if (on_device) instructions.@"llvm.nvvm.vote.ballot.sync"(all, value) else @bitCast(value);

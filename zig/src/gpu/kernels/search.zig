@@ -1,5 +1,5 @@
 //! Batched best-first search: a warp answers a query. The list of candidates is in shared memory, sorted; so is a set of vertices
-//! met before. That set forgets: a place holds the last vertex of many. A vertex that comes again gets the same estimate, so the
+//! met before. That set forgets: a bucket holds the last two vertices of many. A vertex that comes again gets the same estimate, so the
 //! list finds it, or refuses it as it did before. So the answer is that of a set that forgets nothing.
 //!
 //! A step
@@ -91,7 +91,8 @@ const Walk = struct {
     places: warp.Shared(u32),
     /// Vertices to follow, or to estimate.
     ids: warp.Shared(u32),
-    visited: warp.Shared(u32),
+    /// Buckets of two vertices, the one that came last in the lower half.
+    visited: warp.Shared(i64),
     visited_shift: u32,
 
     /// The first words of the query's plane that a lane multiplies with: most often all.
@@ -141,7 +142,7 @@ const Walk = struct {
             .places = @ptrCast(@alignCast(room + 8 * (listed + lanes))),
             .ids = @ptrCast(@alignCast(room + 8 * (listed + lanes) + 4 * lanes)),
             .visited = @ptrCast(@alignCast(room + 8 * (listed + lanes) + 8 * lanes)),
-            .visited_shift = 32 - @as(u32, @ctz(slots)),
+            .visited_shift = 32 - @as(u32, @ctz(slots / 2)),
             .plane = codes.load_plane(batch.planes, splat(U, plane_at) + first * splat(U, codes.fields)),
             .plane_at = plane_at,
             .terms = warp.at_address(f32, batch.terms) + @as(usize, query) * index.center_count,
@@ -160,6 +161,10 @@ const Walk = struct {
     // The best of the entry points around the centers nearest to the query, and the medoid (search/query.zig, `enter_graph`).
 
     /// Ranks of centers by their distance are where the visited set will be.
+    inline fn ranks(self: *const Walk) warp.Shared(u32) {
+        return @ptrCast(self.visited);
+    }
+
     inline fn rank_centers(self: *const Walk) void {
         const norms2 = warp.at_address(f32, self.index.center_norms2);
         var at: u32 = 0;
@@ -168,7 +173,7 @@ const Walk = struct {
             const there = center < splat(U, self.index.center_count);
             const bits: I = @bitCast(warp.load(F, norms2, center, there) + warp.load(F, self.terms, center, there));
             const number: U = @bitCast(ordered(bits) ^ splat(I, std.math.minInt(i32)));
-            warp.store(U, self.visited, center, warp.select(U, there, number, splat(U, none)), splat(B, true));
+            warp.store(U, self.ranks(), center, warp.select(U, there, number, splat(U, none)), splat(B, true));
         }
         warp.sync();
     }
@@ -180,14 +185,14 @@ const Walk = struct {
         var found: u32 = 0;
         var at: u32 = 0;
         while (at < count) : (at += lanes) {
-            const own = warp.load(U, self.visited, warp.lane() + splat(U, at), splat(B, true));
+            const own = warp.load(U, self.ranks(), warp.lane() + splat(U, at), splat(B, true));
             const here = warp.least(own);
             if (here < nearest) {
                 nearest = here;
                 found = at + @ctz(warp.ballot(own == splat(U, here)));
             }
         }
-        warp.store(U, self.visited, splat(U, found), splat(U, none), warp.first(1));
+        warp.store(U, self.ranks(), splat(U, found), splat(U, none), warp.first(1));
         warp.sync();
         return found;
     }
@@ -224,7 +229,7 @@ const Walk = struct {
         self.followed = self.batch.stop_followed;
         self.len = @min(self.len, self.limit);
         var at: u32 = 0;
-        while (at < self.batch.visited_slots) : (at += lanes) warp.store(U, self.visited, splat(U, at) + warp.lane(), splat(U, none), splat(B, true));
+        while (at < self.batch.visited_slots) : (at += lanes) warp.store(U, self.ranks(), splat(U, at) + warp.lane(), splat(U, none), splat(B, true));
         warp.sync();
         const own = warp.first(self.len);
         self.remember(vertices_of(warp.load(K, self.items, warp.lane(), own)), own);
@@ -297,24 +302,25 @@ const Walk = struct {
         self.linked += lanes;
         const ids = warp.select(U, own, warp.load_far(U, warp.at_address(u32, self.index.links), at, own), splat(U, none));
         const valid = warp.both(ids != splat(U, none), ids != splat(U, self.excluded));
-        const slot = self.slot_of(ids);
-        const seen = warp.load(U, self.visited, slot, valid);
-        var fresh = warp.both(valid, seen != ids);
+        const bucket = self.bucket_of(ids);
+        const held = warp.load(K, self.visited, bucket, valid);
+        var fresh = warp.both(valid, warp.both(warp.low(held) != ids, warp.high(held) != ids));
         // Links of one vertex differ.
         if (self.chosen > 1) fresh = warp.both(fresh, warp.is_first_of_same(ids));
         const mask = warp.ballot(fresh);
-        warp.store(U, self.visited, slot, ids, fresh);
+        warp.store(K, self.visited, bucket, warp.pair(ids, warp.low(held)), fresh);
         warp.store(U, self.ids, warp.rank(mask), ids, fresh);
         warp.sync();
         return @popCount(mask);
     }
 
-    inline fn slot_of(self: *const Walk, ids: U) U {
+    inline fn bucket_of(self: *const Walk, ids: U) U {
         return ids *% splat(U, 0x9e37_79b1) >> shift32(self.visited_shift);
     }
 
+    /// Into an empty set.
     inline fn remember(self: *Walk, ids: U, where: B) void {
-        warp.store(U, self.visited, self.slot_of(ids), ids, where);
+        warp.store(K, self.visited, self.bucket_of(ids), warp.pair(ids, splat(U, none)), where);
     }
 
     // ---- estimates ----
