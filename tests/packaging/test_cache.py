@@ -51,6 +51,6 @@ def test_compilations_are_cached_by_the_path_of_the_tree() -> None:
     text = (ROOT / "build.zig").read_text()
     assert re.search(r'fn key_to_tree\(.*\{\n\s*m\.addCMacro\("VELO_TREE", b\.pathFromRoot\("\."\)\);', text)
     made = re.findall(
-        r"const m = [\w.]+createModule\(\.\{(.*?)\n {8,12}key_to_tree\([\w.]+, m\);", text, re.DOTALL
+        r"const m = [\w.]+createModule\(\.\{(.*?)\n {4,12}key_to_tree\([\w.]+, m\);", text, re.DOTALL
     )
     assert len(made) == text.count("createModule(") >= 2

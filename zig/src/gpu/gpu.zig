@@ -7,7 +7,7 @@ pub const host = @import("host.zig");
 /// The kernels as text, which the driver compiles for its card.
 pub const ptx: [:0]const u8 = @embedFile("kernels.ptx");
 
-test "the kernels that are embedded are there by their names, and keep nothing in local memory" {
+test "embedded kernels keep nothing in local memory" {
     const std = @import("std");
     try std.testing.expect(std.mem.indexOf(u8, ptx, ".target sm_80") != null);
     try std.testing.expect(std.mem.indexOf(u8, ptx, ".visible .entry velo_search(") != null);
