@@ -4,19 +4,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pytest
-
-import hatch_build
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: Registers that leave a multiprocessor 21 warps or more.
 REGISTERS_MAX = 96
@@ -36,25 +30,14 @@ def ptxas() -> Path:
     return Path(named)
 
 
-@pytest.fixture(scope="module")
-def ptx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the library embeds it."""
-    prefix = tmp_path_factory.mktemp("ptx")
-    command = [sys.executable, "-m", "ziglang", "build", "ptx", "--prefix", str(prefix)]
-    env = dict(os.environ, ZIG_GLOBAL_CACHE_DIR=str(hatch_build.global_cache_dir()))
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-8000:]
-    return prefix / "kernels.ptx"
-
-
 @pytest.mark.long(guarded_by="zig/src/gpu/gpu.zig::embedded kernels keep nothing in local memory")
 @pytest.mark.parametrize("card", ["sm_80", "sm_90"])
-def test_kernels_assemble_without_spills(ptxas: Path, ptx: Path, tmp_path: Path, card: str) -> None:
+def test_kernels_assemble_without_spills(ptxas: Path, kernels: Path, tmp_path: Path, card: str) -> None:
     cubin = tmp_path / "kernels.cubin"
-    command = [str(ptxas), f"-arch={card}", "-v", "--output-file", str(cubin), str(ptx)]
+    command = [str(ptxas), f"-arch={card}", "-v", "--output-file", str(cubin), str(kernels)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    entries = re.findall(r"\.visible \.entry (\w+)\(", ptx.read_text())
+    entries = re.findall(r"\.visible \.entry (\w+)\(", kernels.read_text())
     assert "velo_search" in entries
     assert re.findall(r"Compiling entry function '(\w+)'", done.stderr) == entries
     kept = re.findall(

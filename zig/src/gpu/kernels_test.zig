@@ -76,7 +76,7 @@ test "estimates of kernels are those of the definition" {
     try testing.expect(cases >= 10_000);
 }
 
-test "the list is that of a search in plain loops, for batches around a warp, with and without an end by distance" {
+test "the list is that of a search in plain loops" {
     const seed = testing.random_seed;
     errdefer std.debug.print("seed={d}\n", .{seed});
     var prng = base.Prng.init(seed);

@@ -1,0 +1,299 @@
+"""The kernels' PTX, run by a machine of the tests, finds what a search in plain Python finds.
+
+Kernels on the host are tested in Zig. This is about PTX itself: instructions between lanes, control flow
+that is the same in all lanes, addresses, and the structs as they lie in memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.gpu import ptx
+
+NONE = 0xFFFF_FFFF
+NO_KEY = (1 << 63) - 1
+GLOBAL_AT = 0x1_0000
+SLOTS = 256
+ENTRIES_BEST = 8
+
+
+@dataclass
+class Shape:
+    dim: int
+    bits: int
+    degree: int
+    rows: int
+    list_size: int
+    centers: int
+    queries: int = 3
+    #: k, followed, share
+    stop: tuple[int, int, float] = (1, NONE, 1.0)
+
+
+@dataclass
+class World:
+    """A segment and queries, as a kernel gets them."""
+
+    shape: Shape
+    codes: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.uint16]
+    factors: npt.NDArray[np.uint16]
+    center_ids: npt.NDArray[np.uint8]
+    norms2: npt.NDArray[np.float32]
+    links: list[list[int]]
+    entries: list[int]
+    starts: list[int]
+    entry_vertex: int
+    query: npt.NDArray[np.int8]
+    terms: npt.NDArray[np.float32]
+    scale: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32]
+    excluded: list[int]
+
+
+def made(shape: Shape, seed: int) -> World:
+    random = np.random.default_rng(seed)
+    n = shape.rows
+    links = []
+    for vertex in range(n):
+        others = np.setdiff1d(np.arange(n), [vertex, (vertex + 1) % n])
+        count = int(random.integers(0, shape.degree))
+        links.append([(vertex + 1) % n, *map(int, random.choice(others, count, replace=False))])
+    links[0] += [one for one in range(2, n) if one not in links[0]][: shape.degree - len(links[0])]
+    center_ids = random.integers(0, shape.centers, n).astype(np.uint8)
+    drawn = np.flatnonzero(random.random(n) < 0.3)
+    entries = sorted(map(int, drawn), key=lambda one: (center_ids[one], one))
+    homes = [int(center_ids[one]) for one in entries]
+    return World(
+        shape=shape,
+        codes=random.integers(0, 1 << shape.bits, (n, shape.dim)).astype(np.uint8),
+        offsets=(random.random(n).astype(np.float32) * 50 + 1)
+        .view(np.uint32)
+        .__rshift__(15)
+        .astype(np.uint16),
+        factors=(random.random(n).astype(np.float32) + 0.1).view(np.uint32).__rshift__(15).astype(np.uint16),
+        center_ids=center_ids,
+        norms2=random.random(shape.centers).astype(np.float32),
+        links=links,
+        entries=entries,
+        starts=[bisect.bisect_left(homes, center) for center in range(shape.centers + 1)],
+        entry_vertex=int(random.integers(n)),
+        query=random.integers(-127, 128, (shape.queries, shape.dim)).astype(np.int8),
+        terms=random.normal(0, 20, (shape.queries, shape.centers)).astype(np.float32),
+        scale=(random.random(shape.queries) / 50).astype(np.float32),
+        bias=random.random(shape.queries).astype(np.float32),
+        excluded=[NONE, *map(int, random.integers(0, n, shape.queries - 1))],
+    )
+
+
+# ---- in plain Python ----
+
+
+def estimates(world: World, query: int) -> npt.NDArray[np.float32]:
+    """Of all rows: docs/rabitq.md."""
+    dots = (world.codes.astype(np.int64) @ world.query[query].astype(np.int64)).astype(np.float32)
+    offset = (world.offsets.astype(np.uint32) << 15).view(np.float32)
+    factor = (world.factors.astype(np.uint32) << 15).view(np.float32)
+    term = world.terms[query][world.center_ids]
+    return offset + term - factor * (dots * world.scale[query] - world.bias[query])
+
+
+def searched(world: World, query: int) -> list[tuple[float, int]]:
+    """The list of a search that follows as many vertices a step as a warp does."""
+    shape = world.shape
+    distances = estimates(world, query)
+    listed: list[tuple[float, int]] = []
+    followed: set[int] = set()
+    k, sure, share = shape.stop
+
+    def reach(entering: bool) -> float:
+        if entering or len(listed) < sure:
+            return float("inf")
+        return float(max(np.float32(listed[sure - 1][0]), np.float32(share) * np.float32(listed[k - 1][0])))
+
+    def offer(ids: list[int], limit: int, entering: bool = False) -> None:
+        bound = reach(entering)
+        if len(listed) == limit:
+            bound = min(bound, listed[-1][0])
+        for one in ids:
+            item = (float(distances[one]), one)
+            if one != world.excluded[query] and item[0] < bound and item not in listed:
+                bisect.insort(listed, item)
+                del listed[limit:]
+
+    order = np.argsort(world.norms2 + world.terms[query], kind="stable")
+    looked = 0
+    for center in order[:64]:
+        if looked >= 256:
+            break
+        own = world.entries[world.starts[center] : world.starts[center + 1]]
+        looked += len(own)
+        for one in own:
+            offer([one], ENTRIES_BEST, entering=True)
+    del listed[shape.list_size :]
+    met = {one for _, one in listed} | {world.entry_vertex}
+    offer([world.entry_vertex], shape.list_size)
+    together = max(1, 32 // stride(shape.degree))
+    while True:
+        far = reach(entering=False)
+        first = next((i for i, (_, one) in enumerate(listed) if one not in followed), None)
+        if first is None:
+            return listed
+        some = listed[first : (first // 32 + 1) * 32]
+        chosen = [one for at, one in some if one not in followed and at <= far][:together]
+        if not chosen:
+            return listed
+        followed.update(chosen)
+        for begin in range(0, max(len(world.links[one]) for one in chosen), 32):
+            ids = []
+            for one in chosen:
+                for other in world.links[one][begin : begin + 32]:
+                    if other not in met and other != world.excluded[query]:
+                        met.add(other)
+                        ids.append(other)
+            offer(ids, shape.list_size)
+
+
+# ---- on the machine ----
+
+
+def stride(longest: int) -> int:
+    if longest > 32:
+        return -(-longest // 32) * 32
+    return max(4, 1 << (longest - 1).bit_length())
+
+
+def packed(codes: npt.NDArray[np.uint8], bits: int, code_stride: int) -> bytes:
+    """Dimension i in bits [i·bits, (i+1)·bits), each row at its stride."""
+    one_a_bit = codes[:, :, None] >> np.arange(bits, dtype=np.uint8) & 1
+    rows = np.packbits(one_a_bit.reshape(len(codes), -1), axis=1, bitorder="little")
+    return np.pad(rows, ((0, 0), (0, code_stride - rows.shape[1]))).tobytes() + bytes(64)
+
+
+def plane(query: npt.NDArray[np.int8], bits: int) -> bytes:
+    """The order of dimensions of ``codes.dim_of``: those that one word has after it was taken apart."""
+    dim = -(-len(query) // 64) * 64
+    padded = np.zeros(dim, np.int8)
+    padded[: len(query)] = query
+    words = []
+    for group in range(0, dim, 32):
+        for number in range(8):
+            if 8 % bits == 0:
+                each = 8 // bits
+                at = [number // each * 4 * each + byte * each + number % each for byte in range(4)]
+            else:
+                at = [number + 8 * byte for byte in range(4)]
+            words.append(padded[group:][at])
+    return np.concatenate(words).tobytes()
+
+
+def run(entry: ptx.Entry, world: World) -> list[list[tuple[float, int]]]:
+    """The lists of all queries."""
+    shape = world.shape
+    memory = ptx.Memory(GLOBAL_AT, 1 << 20)
+    end = GLOBAL_AT
+
+    def put(data: bytes) -> int:
+        nonlocal end
+        at = end
+        memory.put(at, data)
+        end = -(-(at + len(data)) // 128) * 128
+        return at
+
+    links = np.full((shape.rows, stride(shape.degree)), NONE, np.uint32)
+    for vertex, own in enumerate(world.links):
+        links[vertex, : len(own)] = own
+    code_stride = -(-shape.dim * shape.bits // 8 // 16) * 16
+    pairs = world.offsets.astype(np.uint32) | world.factors.astype(np.uint32) << 16
+    index = struct.pack(
+        "<7Q8I",
+        put(packed(world.codes, shape.bits, code_stride)),
+        put(pairs.tobytes()),
+        put(world.center_ids.tobytes()),
+        put(links.tobytes()),
+        put(np.array(world.entries, np.uint32).tobytes()),
+        put(np.array(world.starts, np.uint32).tobytes()),
+        put(world.norms2.tobytes()),
+        *(
+            shape.rows,
+            shape.dim,
+            shape.bits,
+            code_stride,
+            links.shape[1],
+            shape.centers,
+            world.entry_vertex,
+            0,
+        ),
+    )
+    heads = [
+        struct.pack("<ffII", world.scale[i], world.bias[i], world.excluded[i], 0)
+        for i in range(shape.queries)
+    ]
+    inputs = [
+        put(b"".join(heads)),
+        put(b"".join(plane(one, shape.bits) for one in world.query)),
+        put(world.terms.tobytes()),
+    ]
+    candidates, counters = end, end + 8 * shape.list_size * shape.queries
+    batch = struct.pack(
+        "<5Q4IfI",
+        *inputs,
+        candidates,
+        counters,
+        *(shape.queries, shape.list_size, shape.stop[0], shape.stop[1], shape.stop[2], SLOTS),
+    )
+    warp_bytes = 8 * (-(-shape.list_size // 32) * 32) + 32 * 16 + 4 * SLOTS
+    # Blocks of two warps, the last of which may have nothing to do.
+    for number in range(-(-shape.queries // 2) * 2):
+        warp = ptx.Warp(
+            entry,
+            [index, batch],
+            memory,
+            shared_bytes=2 * warp_bytes,
+            thread=32 * (number % 2),
+            threads=64,
+            block=number // 2,
+        )
+        warp.run()
+    out = memory.bytes[candidates - GLOBAL_AT :]
+    found = []
+    for query in range(shape.queries):
+        keys = out[8 * shape.list_size * query :][: 8 * shape.list_size].view(np.int64)
+        count = int(out[counters - candidates + 16 * query :][:4].view(np.uint32)[0])
+        assert (keys[count:] == NO_KEY).all()
+        bits = (keys[:count] >> 32).astype(np.int32)
+        at = (bits ^ (bits >> 31 & 0x7FFF_FFFF)).view(np.float32)
+        vertices = (keys[:count] & 0xFFFF_FFFF) >> 1
+        found.append([(float(a), int(b)) for a, b in zip(at, vertices, strict=True)])
+    assert not memory.written[counters + 16 * shape.queries - GLOBAL_AT :].any()
+    return found
+
+
+SHAPES = [
+    Shape(dim=16, bits=1, degree=4, rows=60, list_size=1, centers=1),
+    Shape(dim=48, bits=2, degree=7, rows=120, list_size=20, centers=5),
+    Shape(dim=112, bits=3, degree=13, rows=120, list_size=40, centers=40, stop=(10, 10, 1.2)),
+    Shape(dim=128, bits=4, degree=16, rows=300, list_size=70, centers=100, stop=(10, 17, 1.1)),
+    Shape(dim=96, bits=5, degree=30, rows=200, list_size=33, centers=256),
+    Shape(dim=272, bits=6, degree=48, rows=150, list_size=32, centers=3),
+]
+
+
+@pytest.mark.long(guarded_by="zig/src/gpu/kernels_test.zig::the list is that of a search in plain loops")
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"bits{shape.bits}-degree{shape.degree}")
+def test_a_machine_of_ptx_finds_what_a_plain_search_finds(kernels: Path, shape: Shape) -> None:
+    entry = ptx.parse(kernels.read_text(), "velo_search")
+    seed = int(np.random.default_rng().integers(1 << 32))
+    world = made(shape, seed)
+    for query, found in enumerate(run(entry, world)):
+        expected = searched(world, query)
+        message = f"seed {seed}, query {query}"
+        assert [at for at, _ in found] == [at for at, _ in expected], message
+        assert sorted(found) == sorted(expected), message
