@@ -14,6 +14,7 @@ const connectivity = @import("connect.zig");
 const placement = @import("placement.zig");
 
 pub const BuildOptions = types.BuildOptions;
+pub const Walks = types.Walks;
 pub const PlaceOptions = types.PlaceOptions;
 pub const Graph = types.Graph;
 pub const Error = types.Error;

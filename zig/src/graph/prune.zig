@@ -5,7 +5,7 @@ const Origin = @import("types.zig").Origin;
 const types = @import("types.zig");
 
 /// A neighbor with this bit has not yet been compared with the other neighbors of its list.
-pub const mark: u32 = 1 << 31;
+pub const mark = types.Graph.mark;
 
 /// Buffers of one thread.
 pub fn Pruner(comptime Distances: type) type {

@@ -1,6 +1,7 @@
 //! Inputs and outputs of the graph room.
 const std = @import("std");
 const base = @import("base");
+const quant = @import("quant");
 
 pub const Error = error{ Canceled, OutOfMemory, ThreadFailed };
 
@@ -41,6 +42,20 @@ pub const BuildOptions = struct {
     progress: ?*std.atomic.Value(u64) = null,
     /// Once true, the build stops with `error.Canceled`.
     cancel: ?*const std.atomic.Value(bool) = null,
+    /// Walks for many vertices at once; not of a build from a former graph.
+    walks: ?Walks = null,
+};
+
+/// Walks over the graph so far, made by another device. Vertices of one batch do not find each other.
+pub const Walks = struct {
+    context: *anyopaque,
+    /// Vertices of a batch, at most.
+    most: u32,
+    /// Walks from the graph's entry toward each of `vertices`. Lists are `graph.degrees` long; `Graph.mark` may be set in neighbors.
+    /// False where the device fails: the build goes on without it.
+    run: *const fn (context: *anyopaque, graph: *const Graph, vertices: []const u32) bool,
+    /// What the walk toward vertex number `number` of these followed, with distances, in any order. Threads ask at once.
+    followed: *const fn (context: *anyopaque, number: u32) []const quant.Candidate,
 };
 
 pub const PlaceOptions = struct {
@@ -67,6 +82,9 @@ pub const Graph = struct {
     degrees: []u16,
     /// The start of searches.
     entry: u32,
+
+    /// A newcomer to its list, while the graph is built.
+    pub const mark: u32 = vertices_max;
 
     /// Without an edge.
     pub fn empty(allocator: std.mem.Allocator, n: u32, degree_max: u32) error{OutOfMemory}!Graph {

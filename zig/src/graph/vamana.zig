@@ -9,6 +9,7 @@
 const std = @import("std");
 const assert = std.debug.assert;
 const base = @import("base");
+const quant = @import("quant");
 
 const types = @import("types.zig");
 const workers = @import("workers.zig");
@@ -103,8 +104,16 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
             Builder(Distances).insert_many(&builder, 0);
         }
         const round = std.math.clamp(n / rounds, round_min, round_max);
+        if (!is_initial) builder.walks = options.walks;
         while (builder.cursor.load(.monotonic) < n and !builder.stopped()) {
-            builder.limit = @intCast(@min(n, @as(u64, builder.cursor.load(.monotonic)) + round));
+            const inserted = builder.cursor.load(.monotonic);
+            // At most as many as are there to be found.
+            const count = if (builder.walks) |walks| @min(walks.most, inserted) else round;
+            builder.limit = @intCast(@min(n, @as(u64, inserted) + count));
+            if (builder.walks) |walks| {
+                builder.walked_from = inserted;
+                if (!walks.run(walks.context, &graph, builder.order[inserted..builder.limit])) builder.walks = null;
+            }
             try workers.run(crew, &builder, Builder(Distances).insert_many);
             insertion.inserted = builder.limit;
             if (!builder.stopped() and insertion.inserted < n and keeper.due()) try keeper.save(&insertion);
@@ -136,6 +145,9 @@ fn Builder(comptime Distances: type) type {
         /// that are still to be inserted.
         stayed: u32 = 0,
         stop_requested: std.atomic.Value(bool) = .init(false),
+        /// What was followed is there for the vertices of `order` from `walked_from` on.
+        walks: ?types.Walks = null,
+        walked_from: u32 = 0,
 
         const Tools = struct {
             scratch: Scratch(Distances),
@@ -209,9 +221,9 @@ fn Builder(comptime Distances: type) type {
             const tools = &self.tools[worker];
             while (true) {
                 const first = self.take() orelse return;
-                for (self.order[first.from..first.to]) |vertex| {
+                for (self.order[first.from..first.to], first.from..) |vertex, place| {
                     if (self.stopped()) return;
-                    self.insert(tools, vertex);
+                    self.insert(tools, vertex, @intCast(place));
                 }
                 if (self.options.progress) |progress| _ = progress.fetchAdd(first.to - first.from, .monotonic);
             }
@@ -230,13 +242,17 @@ fn Builder(comptime Distances: type) type {
             return @max(self.options.degree / 4, 1);
         }
 
-        fn insert(self: *Self, tools: *Tools, vertex: u32) void {
+        fn insert(self: *Self, tools: *Tools, vertex: u32, place_in_order: u32) void {
             const scratch = &tools.scratch;
             if (vertex == self.graph.entry) return;
-            var starts: [initial_room.starts_max]u32 = undefined;
-            const from = if (self.stayed == 0) &.{self.graph.entry} else initial_room.starts(self.order, self.stayed, self.cursor.load(.monotonic), &starts);
-            scratch.begin(self.distances, vertex, from);
-            scratch.walk(self.distances, self, tools.buffer);
+            if (self.walks) |walks| {
+                take_followed(scratch, vertex, self.graph.n, walks.followed(walks.context, place_in_order - self.walked_from));
+            } else {
+                var starts: [initial_room.starts_max]u32 = undefined;
+                const from = if (self.stayed == 0) &.{self.graph.entry} else initial_room.starts(self.order, self.stayed, self.cursor.load(.monotonic), &starts);
+                scratch.begin(self.distances, vertex, from);
+                scratch.walk(self.distances, self, tools.buffer);
+            }
             const candidates = scratch.expanded[0..scratch.expanded_len];
             std.sort.pdq(Candidate, candidates, {}, Candidate.less);
             for (candidates) |*candidate| candidate.expanded = false;
@@ -248,6 +264,16 @@ fn Builder(comptime Distances: type) type {
             if (kept == self.options.degree) self.radii[vertex] = candidates[kept - 1].distance();
             self.locks[vertex].unlock();
             for (candidates[0..kept]) |candidate| self.offer(tools, candidate.id, vertex, candidate.distance());
+        }
+
+        /// Puts what another device has followed in the place of what a walk does.
+        fn take_followed(scratch: *Scratch(Distances), vertex: u32, n: u32, followed: []const quant.Candidate) void {
+            scratch.expanded_len = 0;
+            for (followed[0..@min(followed.len, scratch.expanded.len)]) |candidate| {
+                if (candidate.vertex() >= n or candidate.vertex() == vertex or !std.math.isFinite(candidate.distance())) continue;
+                scratch.expanded[scratch.expanded_len] = .init(candidate.distance(), candidate.vertex());
+                scratch.expanded_len += 1;
+            }
         }
 
         /// Adds `newcomer` to the list of `vertex`, unless it is refused or hidden there.
