@@ -341,8 +341,9 @@ class Warp:
             return np.array(
                 [sum(1 << j for j in range(LANES) if value[i] == value[j]) for i in range(LANES)], np.uint64
             )
-        assert (kind, *rest) == ("redux", "sync", "min", "u32")
-        return np.full(LANES, operands[0].min(), np.uint64)
+        assert (kind, *rest[:1]) == ("redux", "sync")
+        reduced = {"min": np.minimum, "or": np.bitwise_or}[rest[1]].reduce(operands[0])
+        return np.full(LANES, reduced, np.uint64)
 
 
 def _whole(

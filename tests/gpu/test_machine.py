@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -105,60 +105,76 @@ def estimates(world: World, query: int) -> npt.NDArray[np.float32]:
     return offset + term - factor * (dots * world.scale[query] - world.bias[query])
 
 
-def searched(world: World, query: int) -> list[tuple[float, int]]:
-    """The list of a search that follows as many vertices a step as a warp does."""
-    shape = world.shape
-    distances = estimates(world, query)
-    listed: list[tuple[float, int]] = []
-    followed: set[int] = set()
-    k, sure, share = shape.stop
+@dataclass
+class Walk:
+    """A best-first search that follows as many vertices a step as a warp does, and forgets nothing."""
 
-    def reach(entering: bool) -> float:
-        if entering or len(listed) < sure:
+    distances: npt.NDArray[np.float32]
+    links: list[list[int]]
+    excluded: int
+    limit: int
+    together: int
+    #: k, followed, share
+    stop: tuple[int, int, float] = (1, NONE, 1.0)
+    listed: list[tuple[float, int]] = field(default_factory=list)
+    followed: list[tuple[float, int]] = field(default_factory=list)
+
+    def reach(self) -> float:
+        k, sure, share = self.stop
+        if len(self.listed) < sure:
             return float("inf")
-        return float(max(np.float32(listed[sure - 1][0]), np.float32(share) * np.float32(listed[k - 1][0])))
+        return float(
+            max(np.float32(self.listed[sure - 1][0]), np.float32(share) * np.float32(self.listed[k - 1][0]))
+        )
 
-    def offer(ids: list[int], limit: int, entering: bool = False) -> None:
-        bound = reach(entering)
-        if len(listed) == limit:
-            bound = min(bound, listed[-1][0])
+    def offer(self, ids: list[int]) -> None:
+        bound = self.reach()
+        if len(self.listed) == self.limit:
+            bound = min(bound, self.listed[-1][0])
         for one in ids:
-            item = (float(distances[one]), one)
-            if one != world.excluded[query] and item[0] < bound and item not in listed:
-                bisect.insort(listed, item)
-                del listed[limit:]
+            item = (float(self.distances[one]), one)
+            if one != self.excluded and item[0] < bound and item not in self.listed:
+                bisect.insort(self.listed, item)
+                del self.listed[self.limit :]
 
-    order = np.argsort(world.norms2 + world.terms[query], kind="stable")
+    def run(self, entry_vertex: int) -> None:
+        met = {one for _, one in self.listed} | {entry_vertex}
+        self.offer([entry_vertex])
+        while True:
+            far = self.reach()
+            done = set(self.followed)
+            first = next((i for i, one in enumerate(self.listed) if one not in done), len(self.listed))
+            stretch = self.listed[first : (first // 32 + 1) * 32]
+            chosen = [one for one in stretch if one not in done and one[0] <= far][: self.together]
+            if not chosen:
+                return
+            self.followed.extend(chosen)
+            lists = [self.links[vertex] for _, vertex in chosen]
+            for begin in range(0, max(map(len, lists)), 32):
+                fresh: list[int] = []
+                for own in lists:
+                    fresh += [one for one in own[begin : begin + 32] if one not in met and one not in fresh]
+                met.update(fresh)
+                self.offer(fresh)
+
+
+def searched(world: World, query: int) -> list[tuple[float, int]]:
+    """The list of a query."""
+    shape = world.shape
+    entry = Walk(estimates(world, query), world.links, world.excluded[query], ENTRIES_BEST, 1)
     looked = 0
-    for center in order[:64]:
+    for center in np.argsort(world.norms2 + world.terms[query], kind="stable")[:64]:
         if looked >= 256:
             break
         own = world.entries[world.starts[center] : world.starts[center + 1]]
         looked += len(own)
         for one in own:
-            offer([one], ENTRIES_BEST, entering=True)
-    del listed[shape.list_size :]
-    met = {one for _, one in listed} | {world.entry_vertex}
-    offer([world.entry_vertex], shape.list_size)
+            entry.offer([one])
     together = max(1, 32 // stride(shape.degree))
-    while True:
-        far = reach(entering=False)
-        first = next((i for i, (_, one) in enumerate(listed) if one not in followed), None)
-        if first is None:
-            return listed
-        some = listed[first : (first // 32 + 1) * 32]
-        chosen = [one for at, one in some if one not in followed and at <= far][:together]
-        if not chosen:
-            return listed
-        followed.update(chosen)
-        for begin in range(0, max(len(world.links[one]) for one in chosen), 32):
-            ids = []
-            for one in chosen:
-                for other in world.links[one][begin : begin + 32]:
-                    if other not in met and other != world.excluded[query]:
-                        met.add(other)
-                        ids.append(other)
-            offer(ids, shape.list_size)
+    walk = Walk(entry.distances, world.links, world.excluded[query], shape.list_size, together, shape.stop)
+    walk.listed = entry.listed[: shape.list_size]
+    walk.run(world.entry_vertex)
+    return walk.listed
 
 
 # ---- on the machine ----
@@ -194,85 +210,95 @@ def plane(query: npt.NDArray[np.int8], bits: int) -> bytes:
     return np.concatenate(words).tobytes()
 
 
+class Card:
+    """Device memory, filled from its beginning on."""
+
+    def __init__(self) -> None:
+        self.memory = ptx.Memory(GLOBAL_AT, 1 << 20)
+        self.end = GLOBAL_AT
+
+    def put(self, data: bytes) -> int:
+        at = self.end
+        self.memory.put(at, data)
+        self.end = -(-(at + len(data)) // 128) * 128
+        return at
+
+    def put_links(self, links: list[list[int]], width: int) -> int:
+        rows = np.full((len(links), width), NONE, np.uint32)
+        for vertex, own in enumerate(links):
+            rows[vertex, : len(own)] = own
+        return self.put(rows.tobytes())
+
+    def run(self, entry: ptx.Entry, index: bytes, batch: bytes, queries: int, list_size: int) -> None:
+        """In blocks of two warps, the last of which may have nothing to do."""
+        warp_bytes = 8 * (-(-list_size // 32) * 32) + 32 * 12 + 4 * SLOTS
+        for number in range(-(-queries // 2) * 2):
+            warp = ptx.Warp(
+                entry,
+                [index, batch],
+                self.memory,
+                shared_bytes=2 * warp_bytes,
+                thread=32 * (number % 2),
+                threads=64,
+                block=number // 2,
+            )
+            warp.run()
+
+    def read(self, at: int, size: int) -> npt.NDArray[np.uint8]:
+        return self.memory.bytes[at - GLOBAL_AT :][:size]
+
+
+def candidates_of(keys: npt.NDArray[np.int64]) -> list[tuple[float, int]]:
+    """``quant.Candidate``s."""
+    bits = (keys >> 32).astype(np.int32)
+    at = (bits ^ (bits >> 31 & 0x7FFF_FFFF)).view(np.float32)
+    vertices = (keys & 0xFFFF_FFFF) >> 1
+    return [(float(a), int(b)) for a, b in zip(at, vertices, strict=True)]
+
+
 def run(entry: ptx.Entry, world: World) -> list[list[tuple[float, int]]]:
     """The lists of all queries."""
     shape = world.shape
-    memory = ptx.Memory(GLOBAL_AT, 1 << 20)
-    end = GLOBAL_AT
-
-    def put(data: bytes) -> int:
-        nonlocal end
-        at = end
-        memory.put(at, data)
-        end = -(-(at + len(data)) // 128) * 128
-        return at
-
-    links = np.full((shape.rows, stride(shape.degree)), NONE, np.uint32)
-    for vertex, own in enumerate(world.links):
-        links[vertex, : len(own)] = own
+    card = Card()
+    width = stride(shape.degree)
     code_stride = -(-shape.dim * shape.bits // 8 // 16) * 16
     pairs = world.offsets.astype(np.uint32) | world.factors.astype(np.uint32) << 16
     index = struct.pack(
         "<7Q8I",
-        put(packed(world.codes, shape.bits, code_stride)),
-        put(pairs.tobytes()),
-        put(world.center_ids.tobytes()),
-        put(links.tobytes()),
-        put(np.array(world.entries, np.uint32).tobytes()),
-        put(np.array(world.starts, np.uint32).tobytes()),
-        put(world.norms2.tobytes()),
-        *(
-            shape.rows,
-            shape.dim,
-            shape.bits,
-            code_stride,
-            links.shape[1],
-            shape.centers,
-            world.entry_vertex,
-            0,
-        ),
+        card.put(packed(world.codes, shape.bits, code_stride)),
+        card.put(pairs.tobytes()),
+        card.put(world.center_ids.tobytes()),
+        card.put_links(world.links, width),
+        card.put(np.array(world.entries, np.uint32).tobytes()),
+        card.put(np.array(world.starts, np.uint32).tobytes()),
+        card.put(world.norms2.tobytes()),
+        *(shape.rows, shape.dim, shape.bits, code_stride, width, shape.centers, world.entry_vertex, 0),
     )
     heads = [
         struct.pack("<ffII", world.scale[i], world.bias[i], world.excluded[i], 0)
         for i in range(shape.queries)
     ]
     inputs = [
-        put(b"".join(heads)),
-        put(b"".join(plane(one, shape.bits) for one in world.query)),
-        put(world.terms.tobytes()),
+        card.put(b"".join(heads)),
+        card.put(b"".join(plane(one, shape.bits) for one in world.query)),
+        card.put(world.terms.tobytes()),
     ]
-    candidates, counters = end, end + 8 * shape.list_size * shape.queries
+    candidates, counters = card.end, card.end + 8 * shape.list_size * shape.queries
     batch = struct.pack(
-        "<5Q4IfI",
+        "<5Q4IfIQII",
         *inputs,
         candidates,
         counters,
-        *(shape.queries, shape.list_size, shape.stop[0], shape.stop[1], shape.stop[2], SLOTS),
+        *(shape.queries, shape.list_size, shape.stop[0], shape.stop[1], shape.stop[2], SLOTS, 0, 0, 0),
     )
-    warp_bytes = 8 * (-(-shape.list_size // 32) * 32) + 32 * 16 + 4 * SLOTS
-    # Blocks of two warps, the last of which may have nothing to do.
-    for number in range(-(-shape.queries // 2) * 2):
-        warp = ptx.Warp(
-            entry,
-            [index, batch],
-            memory,
-            shared_bytes=2 * warp_bytes,
-            thread=32 * (number % 2),
-            threads=64,
-            block=number // 2,
-        )
-        warp.run()
-    out = memory.bytes[candidates - GLOBAL_AT :]
+    card.run(entry, index, batch, shape.queries, shape.list_size)
     found = []
     for query in range(shape.queries):
-        keys = out[8 * shape.list_size * query :][: 8 * shape.list_size].view(np.int64)
-        count = int(out[counters - candidates + 16 * query :][:4].view(np.uint32)[0])
+        keys = card.read(candidates + 8 * shape.list_size * query, 8 * shape.list_size).view(np.int64)
+        count = int(card.read(counters + 16 * query, 4).view(np.uint32)[0])
         assert (keys[count:] == NO_KEY).all()
-        bits = (keys[:count] >> 32).astype(np.int32)
-        at = (bits ^ (bits >> 31 & 0x7FFF_FFFF)).view(np.float32)
-        vertices = (keys[:count] & 0xFFFF_FFFF) >> 1
-        found.append([(float(a), int(b)) for a, b in zip(at, vertices, strict=True)])
-    assert not memory.written[counters + 16 * shape.queries - GLOBAL_AT :].any()
+        found.append(candidates_of(keys[:count]))
+    assert not card.memory.written[counters + 16 * shape.queries - GLOBAL_AT :].any()
     return found
 
 
@@ -297,3 +323,67 @@ def test_a_machine_of_ptx_finds_what_a_plain_search_finds(kernels: Path, shape: 
         message = f"seed {seed}, query {query}"
         assert [at for at, _ in found] == [at for at, _ in expected], message
         assert sorted(found) == sorted(expected), message
+
+
+@pytest.mark.long(
+    guarded_by="zig/src/gpu/kernels_test.zig::vertices to be inserted follow what a walk on the host follows"
+)
+@pytest.mark.parametrize("product", [0, 1])
+@pytest.mark.parametrize(("dim", "degree"), [(16, 8), (48, 20), (272, 40)])
+def test_a_machine_of_ptx_follows_what_a_plain_walk_follows(
+    kernels: Path, dim: int, degree: int, product: int
+) -> None:
+    seed = int(np.random.default_rng().integers(1 << 32))
+    shape = Shape(dim=dim, bits=1, degree=degree, rows=150, list_size=30, centers=1, queries=3)
+    world = made(shape, seed)
+    random = np.random.default_rng(seed)
+    codes = random.integers(0, 256, (shape.rows, dim)).astype(np.uint8)
+    norm2, f = (random.random((2, shape.rows)) * 50 + 1).astype(np.float32)
+    f /= np.float32(5000)
+    sums = codes.sum(axis=1, dtype=np.int32)
+    factors = b"".join(struct.pack("<ffi", *one) for one in zip(norm2, f, sums, strict=True))
+    targets = [world.entry_vertex, *map(int, random.choice(shape.rows, 2))]
+    most = 20
+    card = Card()
+    width = stride(degree)
+    index = struct.pack(
+        "<7Q8I",
+        card.put(codes.tobytes() + bytes(64)),
+        card.put(factors),
+        0,
+        card.put_links(world.links, width),
+        *(0, 0, 0, shape.rows, dim, 8, dim, width, 0, world.entry_vertex, product),
+    )
+    heads = card.put(b"".join(struct.pack("<ffII", 0, 0, target, 0) for target in targets))
+    followed, counters = card.end, card.end + 8 * most * len(targets)
+    batch = struct.pack(
+        "<5Q4IfIQII",
+        heads,
+        0,
+        0,
+        0,
+        counters,
+        len(targets),
+        shape.list_size,
+        1,
+        NONE,
+        1.0,
+        SLOTS,
+        followed,
+        most,
+        0,
+    )
+    card.run(ptx.parse(kernels.read_text(), "velo_insert"), index, batch, len(targets), shape.list_size)
+    for query, target in enumerate(targets):
+        dots = codes.astype(np.int32) @ (codes[target].astype(np.int32) - 128)
+        bias = -255 * (int(sums[target]) - 128 * dim) - 255 * dim // 2
+        inner = (2 * dots + sums + bias).astype(np.float32)
+        distances = np.maximum(np.float32(0), norm2 + norm2[target] - f[target] * f * inner)
+        if product:
+            distances -= norm2[target] + norm2
+        walk = Walk(distances, world.links, target, shape.list_size, max(1, 32 // width))
+        walk.run(world.entry_vertex)
+        expanded = int(card.read(counters + 16 * query, 8).view(np.uint32)[1])
+        assert expanded == len(walk.followed), seed
+        keys = card.read(followed + 8 * most * query, 8 * most).view(np.int64)[: min(most, expanded)]
+        assert candidates_of(keys) == walk.followed[:most], seed

@@ -38,8 +38,8 @@ def test_kernels_assemble_without_spills(ptxas: Path, kernels: Path, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     entries = re.findall(r"\.visible \.entry (\w+)\(", kernels.read_text())
-    assert "velo_search" in entries
-    assert re.findall(r"Compiling entry function '(\w+)'", done.stderr) == entries
+    assert {"velo_search", "velo_insert"} <= set(entries)
+    assert sorted(re.findall(r"Compiling entry function '(\w+)'", done.stderr)) == sorted(entries)
     kept = re.findall(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr
     )

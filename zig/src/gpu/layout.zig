@@ -50,7 +50,15 @@ pub const Index = extern struct {
     center_count: u32,
     /// The medoid.
     entry_vertex: u32,
-    unused: u32 = 0,
+    /// While a graph is built: distances are those of `quant.ProductCodes`.
+    product: u32 = 0,
+};
+
+/// `quant.BuildCodes.PairFactors`: what `Index.factors` are while a graph is built.
+pub const PairFactors = extern struct {
+    norm2: f32,
+    f: f32,
+    sum: i32,
 };
 
 /// One query, as `prepare.write` makes it from a `quant.Query`.
@@ -98,6 +106,11 @@ pub const Batch = extern struct {
     /// Places of the visited set of one query: `visited_slots_of`, or another power of two from `visited_slots_min` on. Fewer cost
     /// estimates, never answers.
     visited_slots: u32,
+    /// velo_insert: i64[count × followed_max], written by the kernel: candidates in the order that they were followed in, as many
+    /// as `Counters.expanded`, none beyond `followed_max`.
+    followed: u64 = 0,
+    followed_max: u32 = 0,
+    unused: u32 = 0,
 
     pub fn warp_bytes(self: *const Batch) u32 {
         return warp_bytes_of(self.list_size, self.visited_slots);
@@ -139,17 +152,17 @@ pub fn visited_slots_of(list_size: u32) u32 {
     return std.math.ceilPowerOfTwoAssert(u32, std.math.clamp(list_size * 12, visited_slots_min, 2048));
 }
 
-/// Shared memory of one warp: the list, newcomers to it, their ids and places, the visited set. A launch of blocks of `w` warps
+/// Shared memory of one warp: the list, newcomers to it, ids, the visited set. A launch of blocks of `w` warps
 /// has `w` times as much dynamic shared memory.
 pub fn warp_bytes_of(list_size: u32, visited_slots: u32) u32 {
-    return 8 * std.mem.alignForward(u32, list_size, lanes) + lanes * (8 + 4 + 4) + 4 * visited_slots;
+    return 8 * std.mem.alignForward(u32, list_size, lanes) + lanes * (8 + 4) + 4 * visited_slots;
 }
 
 comptime {
     // Kernels and their callers agree on this to the byte.
     assert(@sizeOf(Index) == 7 * 8 + 8 * 4);
     assert(@sizeOf(Query) == 16 and @sizeOf(Counters) == 16);
-    assert(@sizeOf(Batch) == 5 * 8 + 6 * 4);
+    assert(@sizeOf(Batch) == 6 * 8 + 8 * 4 and @sizeOf(PairFactors) == 12);
     // A block of one warp fits into the shared memory of any card.
     assert(warp_bytes_of(list_size_max, 2048) <= 48 << 10);
 }

@@ -101,7 +101,7 @@ pub const Queries = struct {
 
     /// Behind what a kernel writes.
     const guard = 16;
-    const poison: i64 = 0x5a5a_5a5a_5a5a_5a5a;
+    pub const poison: i64 = 0x5a5a_5a5a_5a5a_5a5a;
 
     /// `vectors` are rotated ones, one after the other.
     pub fn init(arena: std.mem.Allocator, segment: *const Segment, vectors: []const f32, list_size: u32, visited_slots: u32) !Queries {

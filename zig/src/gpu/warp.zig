@@ -54,6 +54,7 @@ const instructions = struct {
     extern fn @"llvm.nvvm.vote.ballot.sync"(members: u32, value: bool) u32;
     extern fn @"llvm.nvvm.match.any.sync.i32"(members: u32, value: u32) u32;
     extern fn @"llvm.nvvm.redux.sync.umin"(value: u32, members: u32) u32;
+    extern fn @"llvm.nvvm.redux.sync.or"(value: u32, members: u32) u32;
     extern fn @"llvm.nvvm.bar.warp.sync"(members: u32) void;
     extern fn @"llvm.nvvm.prmt"(a: u32, b: u32, bytes: u32) u32;
     extern fn @"llvm.nvvm.idp4a.u.s"(a: u32, b: u32, sum: i32) i32;
@@ -199,6 +200,16 @@ pub inline fn team_sum(value: I, team: u32) I {
 
 pub inline fn least(value: U) u32 {
     return if (on_device) instructions.@"llvm.nvvm.redux.sync.umin"(value, all) else @reduce(.Min, value);
+}
+
+/// The bits that any lane has.
+pub inline fn either_of(value: U) u32 {
+    return if (on_device) instructions.@"llvm.nvvm.redux.sync.or"(value, all) else @reduce(.Or, value);
+}
+
+/// The lowest five bits, by which a word can be shifted.
+pub inline fn shift_of(value: U) if (on_device) u5 else @Vector(lanes, u5) {
+    return @truncate(value);
 }
 
 /// Lanes before which no lane has the same value.

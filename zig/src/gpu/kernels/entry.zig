@@ -14,6 +14,15 @@ comptime {
 
 /// A warp answers a query: blocks of whole warps, as many as there are queries or more.
 export fn velo_search(index: layout.Index, batch: layout.Batch) callconv(.kernel) void {
+    run(.query, &index, &batch);
+}
+
+/// The same for vertices to be inserted into a graph.
+export fn velo_insert(index: layout.Index, batch: layout.Batch) callconv(.kernel) void {
+    run(.vertex, &index, &batch);
+}
+
+inline fn run(comptime kind: search.Kind, index: *const layout.Index, batch: *const layout.Batch) void {
     @setEvalBranchQuota(1 << 16);
     const place = warp.place();
     const query = place.block * place.warps + place.warp;
@@ -21,5 +30,5 @@ export fn velo_search(index: layout.Index, batch: layout.Batch) callconv(.kernel
     const room = asm ("mov.u32 %[room], room;"
         : [room] "=r" (-> u32),
     );
-    search.run(&index, &batch, query, @ptrFromInt(room + place.warp * batch.warp_bytes()));
+    search.run(kind, index, batch, query, @ptrFromInt(room + place.warp * batch.warp_bytes()));
 }
