@@ -116,12 +116,13 @@ def parse(text: str, name: str) -> Entry:
 
 
 def _mask(bits: int) -> np.uint64:
-    return np.uint64((1 << bits) - 1)
+    mask: np.uint64 = np.uint64((1 << bits) - 1)
+    return mask
 
 
 def _signed(value: Lanes, bits: int) -> npt.NDArray[np.int64]:
     shift = np.int64(64 - bits)
-    return (value.view(np.int64) << shift) >> shift
+    return np.asarray((value.view(np.int64) << shift) >> shift, np.int64)
 
 
 def _floats(value: Lanes) -> npt.NDArray[np.float32]:
@@ -166,7 +167,7 @@ class Warp:
         assert [len(one) for one in parameters] == list(entry.parameters.values())
         self.parameters = dict(zip(entry.parameters, parameters, strict=True))
         lanes = np.arange(LANES, dtype=np.uint64)
-        self.special = {
+        self.special: dict[str, Lanes] = {
             "%tid.x": lanes + np.uint64(thread),
             "%laneid": lanes,
             "%ntid.x": np.full(LANES, threads, np.uint64),
@@ -213,7 +214,7 @@ class Warp:
 
     def _address(self, word: str) -> Lanes:
         base, _, offset = word[1:-1].partition("+")
-        return self._value(base.strip()) + np.uint64(int(offset or 0) & (1 << 64) - 1)
+        return np.asarray(self._value(base.strip()) + np.uint64(int(offset or 0) & (1 << 64) - 1), np.uint64)
 
     def _step(self, one: Instruction, active: Bools) -> None:
         if one.predicate is not None:
@@ -256,9 +257,9 @@ class Warp:
             base, _, offset = address[1:-1].partition("+")
             data = self.parameters[base]
             for i, name in enumerate(names):
-                at = int(offset or 0) + i * width
-                value = int.from_bytes(data[at : at + width], "little")
-                self._set(name, np.full(LANES, value, np.uint64), active)
+                begin = int(offset or 0) + i * width
+                number = int.from_bytes(data[begin : begin + width], "little")
+                self._set(name, np.full(LANES, number, np.uint64), active)
             return
         memory = self.shared if space == "shared" else self.memory
         assert space in ("shared", "global")
@@ -355,7 +356,7 @@ def _whole(
     if kind == "sub":
         return a - b
     if kind == "neg":
-        return np.uint64(0) - a
+        return np.asarray(np.uint64(0) - a, np.uint64)
     if kind == "mul":
         return (a & _mask(32)) * (b & _mask(32)) if "wide" in rest else a * b
     if kind == "mad":
@@ -377,11 +378,11 @@ def _whole(
         by = b & _mask(32)
         shift = np.minimum(by, np.uint64(63))
         if kind == "shl":
-            return np.where(by >= bits, np.uint64(0), a << shift)
+            return np.asarray(np.where(by >= bits, np.uint64(0), a << shift), np.uint64)
         if signed:
             small = np.minimum(by, np.uint64(bits - 1)).astype(np.int64)
-            return (_signed(a, bits) >> small).view(np.uint64)
-        return np.where(by >= bits, np.uint64(0), (a & _mask(bits)) >> shift)
+            return np.asarray(_signed(a, bits) >> small, np.int64).view(np.uint64)
+        return np.asarray(np.where(by >= bits, np.uint64(0), (a & _mask(bits)) >> shift), np.uint64)
     if kind == "prmt":
         both = (a & _mask(32)) | (b & _mask(32)) << np.uint64(32)
         out = np.zeros(LANES, np.uint64)
@@ -392,4 +393,4 @@ def _whole(
     assert (kind, *rest) == ("dp4a", "u32", "s32"), f"{kind}.{'.'.join(rest)} is not known"
     x = _bytes_of(np.ascontiguousarray(a), 4).astype(np.int64)
     y = _bytes_of(np.ascontiguousarray(b), 4).view(np.int8).astype(np.int64)
-    return ((x * y).sum(axis=1) + _signed(operands[2], 32)).view(np.uint64)
+    return np.asarray((x * y).sum(axis=1) + _signed(operands[2], 32), np.int64).view(np.uint64)

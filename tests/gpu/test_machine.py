@@ -102,7 +102,8 @@ def estimates(world: World, query: int) -> npt.NDArray[np.float32]:
     offset = (world.offsets.astype(np.uint32) << 15).view(np.float32)
     factor = (world.factors.astype(np.uint32) << 15).view(np.float32)
     term = world.terms[query][world.center_ids]
-    return offset + term - factor * (dots * world.scale[query] - world.bias[query])
+    estimated = offset + term - factor * (dots * world.scale[query] - world.bias[query])
+    return np.asarray(estimated, np.float32)
 
 
 @dataclass
