@@ -2,7 +2,9 @@
 
 Lanes have program counters of their own. The lane that is behind goes first, so that lanes meet again
 behind a branch. An instruction of the whole warp waits for all lanes: without the last of them a card would
-hang. Memory is checked: bounds, alignment, and that nothing of global memory is read before it was written.
+hang. Memory is checked: bounds, alignment, that nothing of global memory is read before it was written, and
+that no lane reads what another wrote to shared memory, or overwrites what another read, without a barrier in
+between.
 """
 
 from __future__ import annotations
@@ -47,14 +49,42 @@ class Memory:
 
     def load(self, at: Lanes, width: int) -> npt.NDArray[np.uint8]:
         places = self.places(at, width)
-        # A lane that is masked reads the first element, in shared memory perhaps before anybody wrote it.
-        assert self.base == _SHARED_AT or self.written[places].all(), f"read before it was written: {at}"
+        assert self.written[places].all(), f"read before it was written: {at}"
         return self.bytes[places]
 
     def store(self, at: Lanes, data: npt.NDArray[np.uint8]) -> None:
         places = self.places(at, data.shape[1])
         self.bytes[places] = data
         self.written[places] = True
+
+
+class Shared(Memory):
+    """Memory of a warp, which knows who used it since the last barrier."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(_SHARED_AT, size)
+        self.writer = np.full(size, -1)
+        self.reader = np.full(size, -1)
+
+    def barrier(self, orders_memory: bool) -> None:
+        """All lanes have come as far; ``bar`` shows them each other's stores, too."""
+        self.reader[:] = -1
+        if orders_memory:
+            self.writer[:] = -1
+
+    def load_by(self, lanes: npt.NDArray[np.int64], at: Lanes, width: int) -> npt.NDArray[np.uint8]:
+        places = self.places(at, width)
+        writers = self.writer[places]
+        assert ((writers == -1) | (writers == lanes[:, None])).all(), f"what others just wrote: {at}"
+        self.reader[places] = lanes[:, None]
+        return self.bytes[places]
+
+    def store_by(self, lanes: npt.NDArray[np.int64], at: Lanes, data: npt.NDArray[np.uint8]) -> None:
+        places = self.places(at, data.shape[1])
+        readers = self.reader[places]
+        assert ((readers == -1) | (readers == lanes[:, None])).all(), f"what others still read: {at}"
+        self.writer[places] = lanes[:, None]
+        self.bytes[places] = data
 
 
 @dataclass
@@ -162,7 +192,7 @@ class Warp:
     ) -> None:
         self.entry = entry
         self.memory = global_memory
-        self.shared = Memory(_SHARED_AT, shared_bytes)
+        self.shared = Shared(shared_bytes)
         self.registers: dict[str, Lanes] = {}
         assert [len(one) for one in parameters] == list(entry.parameters.values())
         self.parameters = dict(zip(entry.parameters, parameters, strict=True))
@@ -238,6 +268,8 @@ class Warp:
             self.ended |= active
             return
         self.at[active] += 1
+        if "sync" in one.name:
+            self.shared.barrier(orders_memory=kind == "bar")
         if kind in ("ld", "st"):
             self._move(one, active)
         elif kind == "bar":
@@ -255,20 +287,25 @@ class Warp:
         assert len(names) == count
         if space == "param":
             base, _, offset = address[1:-1].partition("+")
-            data = self.parameters[base]
+            parameter = self.parameters[base]
             for i, name in enumerate(names):
                 begin = int(offset or 0) + i * width
-                number = int.from_bytes(data[begin : begin + width], "little")
+                number = int.from_bytes(parameter[begin : begin + width], "little")
                 self._set(name, np.full(LANES, number, np.uint64), active)
             return
-        memory = self.shared if space == "shared" else self.memory
         assert space in ("shared", "global")
+        lanes = np.flatnonzero(active)
         at = self._address(address)[active]
         if one.name[0] == "st":
             values = [_bytes_of(np.ascontiguousarray(self._value(name)[active]), width) for name in names]
-            memory.store(at, np.concatenate(values, axis=1))
+            data = np.concatenate(values, axis=1)
+            if space == "shared":
+                self.shared.store_by(lanes, at, data)
+            else:
+                self.memory.store(at, data)
             return
-        loaded = memory.load(at, width * count)
+        size = width * count
+        loaded = self.shared.load_by(lanes, at, size) if space == "shared" else self.memory.load(at, size)
         for i, name in enumerate(names):
             padded = np.zeros((len(at), 8), np.uint8)
             padded[:, :width] = loaded[:, i * width : (i + 1) * width]

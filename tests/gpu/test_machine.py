@@ -388,3 +388,12 @@ def test_a_machine_of_ptx_follows_what_a_plain_walk_follows(
         assert expanded == len(walk.followed), seed
         keys = card.read(followed + 8 * most * query, 8 * most).view(np.int64)[: min(most, expanded)]
         assert candidates_of(keys) == walk.followed[:most], seed
+
+
+@pytest.mark.long(guarded_by="zig/src/gpu/kernels_test.zig::the list is that of a search in plain loops")
+def test_the_machine_sees_that_barriers_are_missing(kernels: Path) -> None:
+    text = kernels.read_text()
+    assert "bar.warp.sync" in text
+    without = "\n".join(line for line in text.split("\n") if "bar.warp.sync" not in line)
+    with pytest.raises(AssertionError, match="what others"):
+        run(ptx.parse(without, "velo_search"), made(SHAPES[1], seed=1))
