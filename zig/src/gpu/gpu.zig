@@ -1,6 +1,7 @@
 //! The GPU room: kernels over codes and links in device memory, and the structs that they take.
 pub const layout = @import("layout.zig");
 pub const prepare = @import("prepare.zig");
+pub const Walks = @import("walks.zig").Walks;
 /// Kernels on the host.
 pub const host = @import("host.zig");
 

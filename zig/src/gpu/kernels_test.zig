@@ -5,6 +5,7 @@ const quant = @import("quant");
 const graph = @import("graph");
 const layout = @import("layout.zig");
 const host = @import("host.zig");
+const Walks = @import("walks.zig").Walks;
 const worlds = @import("testing.zig");
 const testing = std.testing;
 const Segment = worlds.Segment;
@@ -247,52 +248,38 @@ test "vertices to be inserted follow what a walk on the host follows" {
     }
 }
 
-/// Walks of a build by the kernel on the host.
-const HostWalks = struct {
+/// A card whose memory is the host's, and which fails after some walks.
+const HostCard = struct {
     arena: std.mem.Allocator,
-    codes: *const quant.BuildCodes,
-    list_size: u32,
-    /// Batches after which the device fails.
-    lasts: u32 = std.math.maxInt(u32),
-    batches: u32 = 0,
-    followed: []i64 = &.{},
-    counters: []layout.Counters = &.{},
+    walks_left: u32,
+    walked: u32 = 0,
+    allocated: u32 = 0,
 
-    fn walks(self: *HostWalks) graph.Walks {
-        return .{ .context = self, .most = 700, .run = run, .followed = of };
+    pub fn alloc(self: *HostCard, bytes: u64) !u64 {
+        const memory = try self.arena.alignedAlloc(u8, .@"64", @intCast(bytes));
+        @memset(memory, 0xaa);
+        self.allocated += 1;
+        return @intFromPtr(memory.ptr);
     }
 
-    fn each(self: *const HostWalks) u32 {
-        return 4 * self.list_size;
+    pub fn free(self: *HostCard, _: u64) void {
+        self.allocated -= 1;
     }
 
-    fn run(context: *anyopaque, so_far: *const graph.Graph, vertices: []const u32) bool {
-        const self: *HostWalks = @ptrCast(@alignCast(context));
-        if (self.batches == self.lasts) return false;
-        self.batches += 1;
-        self.walk(so_far, vertices) catch return false;
-        return true;
+    pub fn upload(_: *HostCard, to: u64, bytes: []const u8) !void {
+        @memcpy(@as([*]u8, @ptrFromInt(to))[0..bytes.len], bytes);
     }
 
-    fn walk(self: *HostWalks, so_far: *const graph.Graph, vertices: []const u32) !void {
-        const stride = layout.link_stride_of(so_far.degree_max);
-        const links = try self.arena.alloc(u32, so_far.n * stride);
-        @memset(links, layout.none);
-        for (0..so_far.n) |vertex| for (so_far.list(@intCast(vertex)), links[vertex * stride ..][0..so_far.degrees[vertex]]) |id, *link| {
-            link.* = id & ~graph.Graph.mark;
-        };
-        const heads = try self.arena.alloc(layout.Query, vertices.len);
-        for (heads, vertices) |*head, vertex| head.* = .{ .scale = 0, .bias = 0, .excluded = vertex };
-        self.followed = try self.arena.alloc(i64, vertices.len * self.each());
-        self.counters = try self.arena.alloc(layout.Counters, vertices.len);
-        const slots = layout.visited_slots_of(self.list_size);
-        const room = try self.arena.alignedAlloc(u8, .@"16", layout.warp_bytes_of(self.list_size, slots));
-        host.velo_insert(insertion_index(self.codes, links, stride, so_far.entry, false), insertion_batch(heads, self.followed, self.counters, self.list_size, self.each()), room);
+    pub fn download(_: *HostCard, to: []u8, from: u64) !void {
+        @memcpy(to, @as([*]const u8, @ptrFromInt(from))[0..to.len]);
     }
 
-    fn of(context: *anyopaque, number: u32) []const quant.Candidate {
-        const self: *HostWalks = @ptrCast(@alignCast(context));
-        return @ptrCast(self.followed[number * self.each() ..][0..@min(self.counters[number].expanded, self.each())]);
+    pub fn walk(self: *HostCard, index: layout.Index, batch: layout.Batch) !void {
+        if (self.walks_left == 0) return error.Lost;
+        self.walks_left -= 1;
+        self.walked += 1;
+        var room: [layout.warp_bytes_of(layout.list_size_max, 2048)]u8 align(16) = undefined;
+        host.velo_insert(index, batch, &room);
     }
 };
 
@@ -316,10 +303,13 @@ test "a graph whose walks a kernel makes in batches finds as much as one of walk
     var found: [3]u32 = @splat(0);
     var expanded: [3]u64 = @splat(0);
     for ([_]?u32{ null, std.math.maxInt(u32), 2 }, &found, &expanded) |lasts, *sum, *followed| {
-        var own: HostWalks = .{ .arena = arena, .codes = &build_codes, .list_size = 60, .lasts = lasts orelse 0 };
-        var built = try graph.build(quant.BuildCodes, testing.allocator, &build_codes, .{ .degree = 24, .list_size = 60, .seed = seed, .walks = if (lasts == null) null else own.walks() });
+        var card: HostCard = .{ .arena = arena, .walks_left = lasts orelse 0 };
+        var walks: Walks(HostCard) = try .init(testing.allocator, &card, &build_codes, .{ .degree = 24, .list_size = 60, .most = 700 });
+        var built = try graph.build(quant.BuildCodes, testing.allocator, &build_codes, .{ .degree = 24, .list_size = 60, .seed = seed, .walks = if (lasts == null) null else walks.walks() });
         defer built.deinit(testing.allocator);
-        if (lasts) |most| try testing.expect(own.batches == @min(most, own.batches) and own.batches > 1);
+        walks.deinit(testing.allocator);
+        try testing.expectEqual(0, card.allocated);
+        if (lasts) |most| try testing.expectEqual(@min(most, 6), card.walked); // 512 walks of its own, 512, then 700 each
         try testing.expectEqual(n, try graph.reachable_count(testing.allocator, &built, built.degree_max));
         const lists = try arena.alloc([]const u32, n);
         for (lists, 0..) |*list, vertex| list.* = built.list(@intCast(vertex));
