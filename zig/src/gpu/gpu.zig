@@ -1,9 +1,13 @@
-//! The GPU room: kernels over codes and links in device memory, and the structs that they take.
+//! The GPU room: kernels over codes and links in device memory, the structs that they take, and NVIDIA's driver, loaded at run
+//! time.
 pub const layout = @import("layout.zig");
 pub const prepare = @import("prepare.zig");
 pub const Walks = @import("walks.zig").Walks;
 /// Kernels on the host.
 pub const host = @import("host.zig");
+pub const driver = @import("driver.zig");
+/// A driver without a GPU, for tests and for the library with simulated devices.
+pub const fake = @import("fake.zig");
 
 /// The kernels as text, which the driver compiles for its card.
 pub const ptx: [:0]const u8 = @embedFile("kernels.ptx");
@@ -20,5 +24,7 @@ test "embedded kernels keep nothing in local memory" {
 
 test {
     _ = layout;
+    _ = driver;
+    _ = fake;
     _ = @import("kernels_test.zig");
 }
