@@ -17,8 +17,9 @@ const rooms = [_]Room{
     .{ .name = "index", .imports = &.{ "base", "layout", "quant", "graph" } },
     .{ .name = "live", .imports = &.{ "base", "layout", "quant", "index" } },
     .{ .name = "search", .imports = &.{ "base", "layout", "quant", "io", "cache", "filter", "graph", "index" } },
-    .{ .name = "sim", .imports = &.{ "base", "layout", "io", "cache", "filter", "index", "live", "search" } },
-    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "live", "search" } },
+    .{ .name = "offload", .imports = &.{ "base", "layout", "quant", "gpu", "search" } },
+    .{ .name = "sim", .imports = &.{ "base", "layout", "io", "cache", "filter", "index", "live", "search", "gpu", "offload" } },
+    .{ .name = "capi", .imports = &.{ "base", "io", "filter", "index", "live", "search", "gpu", "offload" } },
 };
 
 /// One object of the same kernels per CPU level, chosen once at load (zig/src/base/cpu.zig).

@@ -157,6 +157,13 @@ pub fn Engine(comptime Device: type) type {
             job.leave();
             return false;
         }
+
+        /// The same for a job that answers queries of another, which has entered: it is always taken.
+        pub fn submit_part(self: *Self, job: *Job) void {
+            job.enter_again();
+            const taken = self.queue.push(job);
+            assert(taken); // the queue is closed when no segment is attached
+        }
     };
 }
 
@@ -369,7 +376,7 @@ fn Worker(comptime Device: type) type {
             slot.* = .{ .job = job, .query = task.query, .begin_us = base.nowMicros() };
             const subsearches = self.subsearches_of(number);
             subsearches.prepare();
-            if (job.canceled.load(.monotonic)) { // what was never begun costs nothing
+            if (job.is_canceled()) { // what was never begun costs nothing
                 slot.outcome = .canceled;
                 for (0..subsearches.count()) |i| subsearches.at(i).search.cost = .{};
                 return self.make_ready(number);

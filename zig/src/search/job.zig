@@ -8,9 +8,12 @@ const Shared = @import("shared.zig").Shared;
 const filter_plan = @import("filter_plan.zig");
 const query_file = @import("query.zig");
 const File = @import("shared.zig").File;
-const Parameters = @import("parameters.zig").Parameters;
+const parameters_file = @import("parameters.zig");
+const Parameters = parameters_file.Parameters;
 const RecentPages = @import("pages.zig").RecentPages;
 const Costs = @import("cost.zig").Costs;
+const lists = @import("list.zig");
+const Candidate = lists.Candidate;
 const Search = query_file.Search;
 const Request = query_file.Request;
 
@@ -174,6 +177,8 @@ pub const JobSegment = struct {
     share: f32 = 1,
     /// Links on disk: pages that a query holds at most, of those that it may hold over all segments.
     held_max: u32 = RecentPages.max,
+    /// The lists that navigation has ended with, if it was done elsewhere.
+    navigated: ?*const Navigated = null,
 
     fn filter_of(self: *const JobSegment, query: u64) ?*const filter_room.Filter {
         return switch (self.filters.len) {
@@ -194,6 +199,72 @@ pub const JobSegment = struct {
     }
 };
 
+/// Candidate lists of some queries of a job, from a GPU (the room offload).
+pub const Navigated = struct {
+    /// The query of the first list.
+    first: u64,
+    list_size: u32,
+    /// `list_size` of each query, ascending, then `none`; the lowest bit is set where links were followed.
+    candidates: []const Candidate,
+    /// One a query.
+    counters: []const Counters,
+    /// Counts lists that were none.
+    refused: *std.atomic.Value(u64),
+
+    /// What navigation of one query took.
+    pub const Counters = extern struct { len: u32, expanded: u32, estimates: u32, unused: u32 = 0 };
+
+    pub const List = struct { candidates: []const Candidate, counters: Counters, refused: *std.atomic.Value(u64) };
+
+    fn list_of(self: *const Navigated, query: u64) List {
+        const at: usize = @intCast(query - self.first);
+        const counters = self.counters[at];
+        return .{ .candidates = self.candidates[at * self.list_size ..][0..@min(counters.len, self.list_size)], .counters = counters, .refused = self.refused };
+    }
+};
+
+/// Navigation of a segment by the queries of a job, where it may be done elsewhere: best first over links in memory, whatever
+/// passes a filter. Of a single query it may turn out otherwise; that takes no list (query.zig).
+pub const Elsewhere = struct {
+    list_size: u32,
+    stop: lists.List.Stop,
+
+    /// A filter that fewer pass would leave too little of a list.
+    const share_least = 0.5;
+
+    /// Null where workers have to.
+    pub fn of(segment: *const JobSegment) ?Elsewhere {
+        const parameters = &segment.parameters;
+        const shared = segment.segment.shared;
+        if (shared.plan != .links_in_memory or (parameters.every and shared.reader.vectors != null)) return null;
+        if (segment.role == .smaller and shared.reader.n() <= query_file.Search.rows_looked_at) return null;
+        if (segment.filters.len > 1) return null;
+        const filter = segment.filter_of(0) orelse {
+            if (parameters.scan) return null;
+            return .{ .list_size = parameters.list_size, .stop = query_file.stop_of(shared, parameters, parameters.list_size) };
+        };
+        const share = filter.estimate();
+        switch (filter_plan.plan_of(shared, filter, parameters)) {
+            .late => return if (share == 0) null else .{ .list_size = query_file.late_list_size(shared, filter, parameters), .stop = .never },
+            .gate => {
+                if (share < share_least) return null;
+                // Those that pass are as many then as the list of a search among them alone.
+                const wanted = parameters_file.list_size_filtered(parameters);
+                var own: Elsewhere = .{ .list_size = widened(wanted, share), .stop = query_file.stop_of(shared, parameters, wanted) };
+                if (own.stop.followed == lists.List.Stop.never.followed) return own;
+                own.stop.k = @min(own.list_size, widened(own.stop.k, share));
+                own.stop.followed = widened(own.stop.followed, share);
+                return own;
+            },
+            .scan, .auto => return null,
+        }
+    }
+
+    fn widened(count: u32, share: f64) u32 {
+        return @intFromFloat(@ceil(@as(f64, @floatFromInt(count)) / share));
+    }
+};
+
 /// The delta of live data, which answers beside segments: rows in memory that none of them holds yet.
 pub const Delta = struct {
     context: *anyopaque,
@@ -210,6 +281,7 @@ pub const Job = struct {
     queries: []const u8,
     query_bytes: usize,
     dtype: index.Dtype,
+    /// Queries, those before `next` among them, which belong to others.
     count: u64,
     /// All of them belong to the same workers, and ask for the same k.
     segments: []const JobSegment,
@@ -224,6 +296,8 @@ pub const Job = struct {
 
     /// Set by whoever no longer wants the answer: its queries end as `.canceled` where they stand.
     canceled: std.atomic.Value(bool) = .init(false),
+    /// The job that this one answers some queries of.
+    whole: ?*Job = null,
 
     // The queue's.
     next: u64 = 0,
@@ -250,7 +324,21 @@ pub const Job = struct {
             .share = segment.share,
             .held_max = segment.held_max,
             .excluded = if (self.excluded) |excluded| excluded[at] else Request.excluded_none,
+            .navigated = if (segment.navigated) |navigated| navigated.list_of(query) else null,
         };
+    }
+
+    pub fn is_canceled(self: *const Job) bool {
+        return self.canceled.load(.monotonic) or if (self.whole) |whole| whole.is_canceled() else false;
+    }
+
+    /// The job answers queries of another one, which takes over its failure.
+    pub fn report_to_whole(self: *const Job) void {
+        const whole = self.whole.?;
+        const own = self.outcome();
+        if (own == .ok or whole.failure.cmpxchgStrong(.ok, own, .acq_rel, .acquire) != null) return;
+        whole.failure_page.store(self.failure_page.load(.acquire), .release);
+        whole.failure_file.store(self.failure_file.load(.acquire), .release);
     }
 
     /// A call begins, unless one of its segments is being taken away; `leave` ends it.
@@ -261,6 +349,11 @@ pub const Job = struct {
             return false;
         }
         return true;
+    }
+
+    /// The same where a call that has entered goes on in another job.
+    pub fn enter_again(self: *const Job) void {
+        for (self.segments) |one| _ = one.segment.users.fetchAdd(1, .seq_cst);
     }
 
     pub fn leave(self: *const Job) void {
@@ -307,8 +400,9 @@ pub const Queue = struct {
 
     /// False when the queue is closed: the job was not taken.
     pub fn push(self: *Queue, job: *Job) bool {
-        std.debug.assert(job.count > 0);
-        job.remaining.store(job.count, .release);
+        const count = job.count - job.next;
+        std.debug.assert(count > 0);
+        job.remaining.store(count, .release);
         self.mutex.lock();
         defer self.mutex.unlock();
         if (self.closed) return false;
@@ -317,7 +411,7 @@ pub const Queue = struct {
         self.last = job;
         self.waiting.store(true, .release);
         if (self.sleeping == 0) return true;
-        if (job.count > 1) self.condition.broadcast() else if (self.looking == 0) self.condition.signal();
+        if (count > 1) self.condition.broadcast() else if (self.looking == 0) self.condition.signal();
         return true;
     }
 

@@ -27,7 +27,7 @@ pub const List = struct {
 
     /// The end of a walk before it has followed all of the list: the nearest `followed` are followed, and others while they
     /// are no farther than `share` times the k-th nearest.
-    const Stop = struct {
+    pub const Stop = struct {
         k: u32,
         followed: u32,
         share: f32,

@@ -40,6 +40,7 @@ const parameters_file = @import("parameters.zig");
 const pages_file = @import("pages.zig");
 const shared_file = @import("shared.zig");
 const filter_plan = @import("filter_plan.zig");
+const Navigated = @import("job.zig").Navigated;
 const Shared = shared_file.Shared;
 const File = shared_file.File;
 const Pending = pages_file.Pending;
@@ -78,6 +79,8 @@ pub const Request = struct {
     /// Of the rows of all segments.
     share: f32 = 1,
     held_max: u32 = RecentPages.max,
+    /// The list that navigation would end with, from elsewhere (job.Navigated).
+    navigated: ?Navigated.List = null,
 
     pub const Role = enum {
         none,
@@ -193,7 +196,7 @@ pub const Search = struct {
 
     const fresh_max = 512;
     /// A segment of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
-    const rows_looked_at = 512;
+    pub const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
 
     comptime {
@@ -264,11 +267,7 @@ pub const Search = struct {
         self.reported_is_estimate = false;
         self.reported_upper = std.math.inf(f64);
         self.beside = null;
-        index.space.convert(request.dtype, request.vector, self.row);
-        index.space.place(reader.metric, self.row);
-        for (self.row, reader.mean) |*value, mean| value.* -= mean;
-        reader.rotation.apply(self.row, self.rotated);
-        self.query.prepare(self.rotated);
+        prepare(reader, request.dtype, request.vector, self.row, self.rotated, &self.query);
         self.list.reset(parameters.list_size);
         self.results.reset(parameters.k, if (parameters.exact) rescoring.spare else 0);
         self.visited.reset(parameters.list_size * 12 + 256);
@@ -296,21 +295,45 @@ pub const Search = struct {
             .pages => unreachable, // `start` ranks them
         });
         if (self.shared.plan == .links_in_memory and self.request.filter == null) self.stop_by_distance();
+        if (self.request.navigated) |found| if (self.state == .graph and self.take_navigated(found)) return;
         enter_graph(self);
     }
 
-    /// Ways from vertices that are much farther than the k-th nearest hardly ever lead to anything nearer than it. Not for
-    /// products, which are no distances; nor where links are shared, for these lead less straight, and the longer lists that
-    /// would make up for it read more pages (docs/decisions/0018).
     fn stop_by_distance(self: *Search) void {
-        const parameters = &self.parameters;
-        if (!parameters.stops or self.query.form != .distance or self.shared.reader.block_adjacency != null) return;
-        const k = @min(self.list.limit, @max(parameters.k, parameters_file.stop_k_least));
-        self.list.stop = .{
-            .k = k,
-            .followed = @max(k, parameters_file.followed_least(parameters.list_size)),
-            .share = parameters_file.share_followed(parameters.list_size),
-        };
+        self.list.stop = stop_of(self.shared, &self.parameters, self.list.limit);
+    }
+
+    /// Takes a list over as if it had been navigated to here, of it what passes the filter where that stands before the list; what is
+    /// near and not followed yet is followed next. False, and nothing is changed, where it is no list: it comes from another
+    /// device.
+    fn take_navigated(self: *Search, found: Navigated.List) bool {
+        var last: i64 = std.math.minInt(i64);
+        for (found.candidates) |candidate| {
+            const key = candidate.key | 1;
+            if (key <= last or candidate.vertex() >= self.shared.reader.n() or !std.math.isFinite(candidate.distance())) {
+                _ = found.refused.fetchAdd(1, .monotonic);
+                return false;
+            }
+            last = key;
+        }
+        const gate = if (self.state == .filtered) self.request.filter else null;
+        const list = &self.list;
+        var len: u32 = 0;
+        for (found.candidates) |candidate| {
+            if (gate) |filter| if (!filter.passes(candidate.vertex())) continue;
+            list.items[len] = candidate;
+            len += 1;
+            if (len == list.limit) break;
+        }
+        if (len == 0 or (gate != null and len < @min(self.parameters.k, list.limit))) {
+            @memset(list.items[0..len], .none);
+            return false;
+        }
+        list.len = len;
+        for (found.candidates) |candidate| _ = self.visited.insert(candidate.vertex());
+        self.cost.estimates += found.counters.estimates;
+        self.cost.expanded += found.counters.expanded;
+        return true;
     }
 
     /// The only way from one state into another.
@@ -640,6 +663,29 @@ pub const Search = struct {
         }
     }
 };
+
+/// Ways from vertices that are much farther than the k-th nearest hardly ever lead to anything nearer than it. Not for
+/// products, which are no distances; nor where links are shared, for these lead less straight, and the longer lists that
+/// would make up for it read more pages (docs/decisions/0018).
+pub fn stop_of(shared: *const Shared, parameters: *const Parameters, limit: u32) lists.List.Stop {
+    const reader = shared.reader;
+    if (!parameters.stops or reader.codes.form != .distance or reader.block_adjacency != null) return .never;
+    const k = @min(limit, @max(parameters.k, parameters_file.stop_k_least));
+    return .{
+        .k = k,
+        .followed = @max(k, parameters_file.followed_least(parameters.list_size)),
+        .share = parameters_file.share_followed(parameters.list_size),
+    };
+}
+
+/// Puts a query as it is given into the space of codes and prepares it for their estimates.
+pub fn prepare(reader: *const index.Reader, dtype: index.Dtype, vector: []const u8, row: []f32, rotated: []f32, query: *quant.Query) void {
+    index.space.convert(dtype, vector, row);
+    index.space.place(reader.metric, row);
+    for (row, reader.mean) |*value, mean| value.* -= mean;
+    reader.rotation.apply(row, rotated);
+    query.prepare(rotated);
+}
 
 /// The places of distances that are not above a bound.
 const Within = struct {
@@ -1090,17 +1136,21 @@ fn begin_filtered(search: *Search, filter: *const filter_room.Filter) void {
             search.stop_by_distance();
             traversal.adapt(search.list.limit, search.parameters.k);
             search.change(.{ .filtered = traversal });
+            if (search.request.navigated) |found| if (search.take_navigated(found)) return;
             enter_graph(search);
         },
         .late => {
-            if (search.parameters.filter_plan == .auto) {
-                const case = filter_plan.Case.of(search.shared, filter, &search.parameters);
-                search.list.reset(@intFromFloat(case.late_list_size()));
-            }
+            search.list.reset(late_list_size(search.shared, filter, &search.parameters));
             search.begin_graph();
         },
         .auto => unreachable, // the planner has chosen
     }
+}
+
+/// The list of a search whose filter is asked of results.
+pub fn late_list_size(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
+    if (parameters.filter_plan != .auto) return parameters.list_size;
+    return @intFromFloat(filter_plan.Case.of(shared, filter, parameters).late_list_size());
 }
 
 /// Estimates every passing vertex, or every one without a filter; what is left in the list needs no navigation.

@@ -64,7 +64,7 @@ pub const Slot = struct {
     pub fn check_time(self: *Slot, now_us: u64) void {
         if (self.job.is_closing()) {
             self.outcome = .closed;
-        } else if (self.job.canceled.load(.monotonic)) {
+        } else if (self.job.is_canceled()) {
             self.outcome = .canceled;
         } else if (self.job.deadline_us > 0 and now_us >= self.job.deadline_us) {
             self.outcome = .timeout;

@@ -13,6 +13,7 @@ test {
     _ = @import("every_test.zig");
     _ = @import("fault_test.zig");
     _ = @import("segments_test.zig");
+    _ = @import("offload_test.zig");
     _ = @import("store.zig");
     _ = @import("live_test.zig");
     _ = @import("rows_test.zig");
