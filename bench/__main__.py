@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--out", type=Path, default=Path("docs/results"))
     sub.add_argument("--name", default="serve")
+    from bench.commands import gpu
+
+    gpu.add_arguments(commands.add_parser("gpu", help="a GPU against the processors beside it"))
     return top
 
 
@@ -58,6 +61,10 @@ def main() -> None:
     try:
         if arguments.command == "soak":
             run_soak(arguments)
+        elif arguments.command == "gpu":
+            from bench.commands import gpu
+
+            gpu.run(arguments)
         elif lines := report_of(arguments.command).main(arguments):
             print(targets.tally(lines))
     except (datasets.DataError, install.PeerMissing) as error:

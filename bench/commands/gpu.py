@@ -1,0 +1,279 @@
+"""``bench gpu``: a GPU against the processors beside it, in eight minutes; it needs only the wheel.
+
+Sections, in order: answers next to those of the CPU, over random indexes, in odd batches; navigation, by
+list size; whole calls, by size. Data are made from a seed. A section begins only while there is time for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import velo
+from bench.harness.report import grid
+from velo.types import AnyArray, MetricName
+
+#: Neighbors of every search.
+K = 10
+#: Small indexes of the first section: dimensions, bits in memory, metric, rows.
+SHAPES: Final[tuple[tuple[int, int, MetricName, int], ...]] = (
+    (16, 1, "l2", 2000),
+    (32, 2, "cosine", 3000),
+    (48, 6, "ip", 3000),
+    (100, 3, "l2", 4000),
+    (128, 4, "l2", 20_000),
+    (200, 5, "cosine", 4000),
+    (384, 4, "ip", 4000),
+    (768, 2, "l2", 3000),
+)
+#: Neighbors that both find: of equally near ones, and of those at the end of a list, either finds others.
+SAME_LEAST = 0.99
+LARGEST = max(shape[3] for shape in SHAPES)
+#: Batches of the first section, before one of all other queries.
+BATCHES = (1, 31, 32, 33)
+#: Lists of the first section. Shorter ones depend on the order in which vertices are followed.
+LISTS_COMPARED = (40, 400)
+LISTS = (20, 50, 100, 200, 400)
+CALLS = (32, 100, 256, 1000, 3000, 10_000, 100_000)
+#: The list of whole calls: about recall 0.95 over a million clustered rows.
+CALL_LIST = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and how long it may take."""
+
+    rows: int = 1_000_000
+    dim: int = 128
+    seconds: float = 480.0
+    device: str = "cuda"
+    threads: int | None = None
+    largest_call: int = CALLS[-1]
+    #: Queries of the first section over its largest index, and indexes.
+    cases: int = 10_000
+    shapes: int = len(SHAPES)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    section: str
+    what: str
+    gpu: str
+    cpu: str
+    verdict: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=Plan.rows)
+    parser.add_argument("--seconds", type=float, default=Plan.seconds, help="after which no section begins")
+    parser.add_argument("--device", default=Plan.device)
+    parser.add_argument("--threads", type=int, default=None, help="workers, and processors of the build")
+    parser.add_argument("--largest-call", type=int, default=Plan.largest_call)
+    parser.add_argument("--cases", type=int, default=Plan.cases, help="queries over an index of section 1")
+    parser.add_argument("--shapes", type=int, default=Plan.shapes, help="indexes of section 1")
+    parser.add_argument("--out", type=Path, default=None, help="JSON of the table")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure, and print the table whatever ends it."""
+    given = {name: value for name, value in vars(arguments).items() if name in Plan.__dataclass_fields__}
+    plan = Plan(**given)
+    lines: list[Line] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="velo-gpu-") as folder:
+            for line in measured(plan, Path(folder)):
+                lines.append(line)
+                print(f"[{line.section}] {line.what}: {line.gpu} | {line.cpu} {line.verdict}", flush=True)
+    finally:
+        cells = [[one.section, one.what, one.gpu, one.cpu, one.verdict] for one in lines]
+        print("\n".join(["", *grid(["section", "measurement", "GPU", "CPU", ""], cells)]))
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps([asdict(one) for one in lines], indent=1))
+    if any(one.verdict == "differs" for one in lines):
+        sys.exit("gpu: answers differ")
+
+
+def measured(plan: Plan, folder: Path) -> Iterator[Line]:
+    """All sections, as far as time goes."""
+    end = time.monotonic() + plan.seconds
+    sections: tuple[tuple[str, float, Callable[[Plan, Path], Iterator[Line]]], ...] = (
+        ("1 answers", 0.0, _answers),
+        ("2 navigation", 0.35, _navigation),
+        ("3 calls", 0.2, _calls),
+    )
+    for name, share, section in sections:
+        left = end - time.monotonic()
+        if left < share * plan.seconds:
+            yield Line(name, f"not reached: {left:.0f} s are left of {plan.seconds:.0f}", "", "")
+            continue
+        began = time.monotonic()
+        for line in section(plan, folder):
+            yield line
+            if time.monotonic() > end:
+                yield Line(name, "cut off: time is up", "", "")
+                return
+        yield Line(name, "seconds", f"{time.monotonic() - began:.1f}", "")
+
+
+def _machine(plan: Plan, index: velo.Index) -> Line:
+    gpu = index.info()["gpu"]
+    facts = f"{gpu['name']}, compute {gpu['compute']}, driver for CUDA {gpu['driver']}"
+    cores = plan.threads or len(os.sched_getaffinity(0))
+    return Line("machine", f"{gpu['total_bytes'] / 2**30:.1f} GiB of device memory", facts, f"{cores} cores")
+
+
+def _clustered(rng: np.random.Generator, rows: int, dim: int) -> AnyArray:
+    """Rows around centers of different density, made in pieces."""
+    centers = rng.standard_normal((max(1, rows // 1000), dim), dtype=np.float32) * 1.2
+    widths = rng.uniform(0.5, 1.0, len(centers)).astype(np.float32)
+    made = np.empty((rows, dim), np.float32)
+    for first in range(0, rows, 100_000):
+        place = rng.integers(0, len(centers), min(100_000, rows - first))
+        noise = rng.standard_normal((len(place), dim), dtype=np.float32)
+        made[first : first + len(place)] = centers[place] + noise * widths[place, None]
+    return made
+
+
+def _overlap(expected: AnyArray, found: AnyArray) -> float:
+    """The share of neighbors that both have."""
+    same = [len(np.intersect1d(a, b)) for a, b in zip(expected, found, strict=True)]
+    return float(np.mean(same) / expected.shape[1])
+
+
+def _pages(result: Any) -> int:
+    return int(
+        result.stats["reads"].sum() + result.stats["cache_hits"].sum() + result.stats["shared_reads"].sum()
+    )
+
+
+# ---- sections ----
+
+
+def _answers(plan: Plan, folder: Path) -> Iterator[Line]:
+    """Random indexes and queries, in odd batches: lists of the kernel against navigation by the CPU."""
+    rng = np.random.default_rng(45)
+    tuning = velo.OpenTuning(gpu_queries=1)
+    for dim, bits, metric, rows in SHAPES[: plan.shapes]:
+        # All of them over the largest, in one call but for the odd ones.
+        each = max(sum(BATCHES) + 1, plan.cases if rows == LARGEST else plan.cases // len(SHAPES))
+        path = folder / f"{metric}-{dim}-{bits}.velo"
+        vectors = _clustered(rng, rows + each, dim)
+        velo.build(
+            path, vectors[:rows], metric=metric, memory_bits=bits, threads=plan.threads, calibrate=False
+        ).close()
+        asked = vectors[rows:]
+        batches = np.split(asked, np.cumsum(BATCHES))
+        list_size = int(rng.integers(*LISTS_COMPARED))
+        how: dict[str, Any] = {"k": K, "list_size": list_size}
+        with (
+            velo.open(path, threads=plan.threads) as cpu,
+            velo.open(path, threads=plan.threads, device=plan.device, tuning=tuning) as gpu,
+        ):
+            if dim == SHAPES[0][0]:
+                yield _machine(plan, gpu)
+            before = gpu.info()["gpu"]
+            expected = [cpu.search(batch, **how) for batch in batches]
+            found = [gpu.search(batch, **how) for batch in batches]
+            after = gpu.info()["gpu"]
+        navigated, failed = (after[name] - before[name] for name in ("queries", "failed_queries"))
+        same = _overlap(*(np.concatenate([one.ids for one in some]) for some in (expected, found)))
+        pages = [sum(map(_pages, some)) for some in (found, expected)]
+        # A query that comes alone is the CPU's once all pages are in memory.
+        singles = sum(len(batch) == 1 for batch in batches)
+        holds = same >= SAME_LEAST and failed == 0 and len(asked) - navigated <= singles
+        holds = holds and abs(pages[0] / pages[1] - 1) <= 0.02
+        yield Line(
+            "1 answers",
+            f"{len(asked)} queries, {dim} d, {bits} bits, {metric}, list {list_size}: same neighbors, pages",
+            f"{same:.4f}, {pages[0]}, {failed} failed of {navigated}",
+            f"1, {pages[1]}",
+            "as the CPU's" if holds else "differs",
+        )
+
+
+def _large(plan: Plan, folder: Path) -> tuple[Path, AnyArray]:
+    """The index of the other sections, and queries, each near a row."""
+    path, asked = folder / "large.velo", folder / "queries.npy"
+    if not asked.exists():
+        rng = np.random.default_rng(46)
+        count = plan.largest_call
+        vectors = _clustered(rng, plan.rows + count, plan.dim)
+        velo.build(path, vectors[: plan.rows], threads=plan.threads, calibrate=False).close()
+        np.save(asked, vectors[plan.rows :])
+    return path, np.load(asked)
+
+
+def _navigation(plan: Plan, folder: Path) -> Iterator[Line]:
+    """The kernel with its copies, in batches of 8,192 at most."""
+    began = time.monotonic()
+    path, asked = _large(plan, folder)
+    yield Line(
+        "2 navigation", f"build of {plan.rows:,} rows, by the CPU, s", "", f"{time.monotonic() - began:.1f}"
+    )
+    asked = asked[: min(len(asked), 32_768)]
+    with velo.open(path, memory=None, threads=plan.threads, device=plan.device) as index:
+        info = index.info()["gpu"]
+        yield Line(
+            "2 navigation",
+            "device memory of codes and links, bytes a row",
+            f"{info['resident_bytes'] / plan.rows:.0f}",
+            "",
+        )
+        for list_size in LISTS:
+            index.search(asked, K, list_size=list_size)  # the first launch may compile and reserve
+            before = index.info()["gpu"]
+            result = index.search(asked, K, list_size=list_size)
+            after = index.info()["gpu"]
+            busy = (after["busy_us"] - before["busy_us"]) / 1e6
+            met, followed = (result.stats[name].mean() for name in ("estimates", "expanded"))
+            yield Line(
+                "2 navigation",
+                f"list {list_size}: queries/s of navigation; estimates and vertices followed of a query",
+                f"{len(asked) / max(busy, 1e-9):,.0f}; {met:.0f}, {followed:.0f}",
+                "",
+            )
+
+
+def _calls(plan: Plan, folder: Path) -> Iterator[Line]:
+    """Whole calls, side by side: preparation, copies, navigation, pages, answers. All pages are in memory."""
+    path, asked = _large(plan, folder)
+    tuning = velo.OpenTuning(gpu_queries=1)
+    memory = 2 * plan.rows * plan.dim * 4
+    with (
+        velo.open(path, memory=memory, threads=plan.threads) as cpu,
+        velo.open(path, memory=memory, threads=plan.threads, device=plan.device, tuning=tuning) as gpu,
+    ):
+        for index in (cpu, gpu):
+            index.search(asked[:2000], K, list_size=CALL_LIST)  # pages are loaded behind `open`
+        for count in (one for one in CALLS if one <= plan.largest_call):
+            batch = asked[:count]
+            rates, ids = [], []
+            for index in (gpu, cpu):
+                repeats = max(1, min(20, 3000 // count))
+                best = float("inf")
+                for _ in range(repeats):
+                    began = time.perf_counter()
+                    found = index.search(batch, K, list_size=CALL_LIST)
+                    best = min(best, time.perf_counter() - began)
+                rates.append(count / best)
+                ids.append(found.ids)
+            same = _overlap(ids[1], ids[0])
+            yield Line(
+                "3 calls",
+                f"{count:,} queries: queries/s, same neighbors {same:.4f}",
+                f"{rates[0]:,.0f}",
+                f"{rates[1]:,.0f}",
+                f"× {rates[0] / rates[1]:.2f}" if same >= SAME_LEAST else "differs",
+            )
