@@ -22,6 +22,8 @@ __all__ = [
     "FilterTypeError",
     "ForkedError",
     "FormatError",
+    "GpuError",
+    "GpuWarning",
     "IndexExistsError",
     "InternalError",
     "InvalidArgumentError",
@@ -228,6 +230,10 @@ class UnsupportedError(VeloError, RuntimeError):
     """The index was built without something that the call needs."""
 
 
+class GpuError(VeloError, RuntimeError):
+    """There is no usable GPU, or it has too little memory, which ``needed_bytes`` states."""
+
+
 class InternalError(VeloError, RuntimeError):
     """A mistake of velo itself; please report it."""
 
@@ -250,6 +256,10 @@ class RebuiltWarning(UserWarning):
 
 class LeftOutWarning(UserWarning):
     """A build ignores part of its input, or can use it only in part."""
+
+
+class GpuWarning(RuntimeWarning):
+    """A GPU failed; the CPU has answered its queries, and answers all later ones."""
 
 
 #: The exception of each ``velo_status`` of ``velo.h`` (VELO_OK: none).
@@ -276,5 +286,6 @@ STATUS_ERRORS: Final = MappingProxyType(
         "VELO_EXISTS": IndexExistsError,
         "VELO_UNSUPPORTED": UnsupportedError,
         "VELO_INTERNAL": InternalError,
+        "VELO_GPU": GpuError,
     }
 )

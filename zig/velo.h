@@ -34,7 +34,8 @@ typedef enum velo_status {
     VELO_BUSY = 18,                /* a queue with a limit is full */
     VELO_EXISTS = 19,              /* the target folder already holds something */
     VELO_UNSUPPORTED = 20,         /* this index was built without what the call needs */
-    VELO_INTERNAL = 21
+    VELO_INTERNAL = 21,
+    VELO_GPU = 22                  /* no driver, or an old one, no such GPU, or too little of its memory: error.needed_bytes */
 } velo_status;
 
 typedef struct velo_error {
@@ -114,6 +115,50 @@ typedef struct velo_device_info {
 
 /* Probe the device for files in `folder` (a scratch file of one page is written and removed there when it is writable). */
 int32_t velo_device_probe(const char *folder, int32_t io, velo_device_info *info_out);
+
+/* ---- GPUs ---- */
+
+typedef enum velo_gpu_state {
+    VELO_GPU_NONE = 0,             /* none was asked for */
+    VELO_GPU_READY = 1,            /* large calls are navigated for by it */
+    VELO_GPU_CPU = 2,              /* calls stay on the CPU; `reason` says why */
+    VELO_GPU_LOST = 3              /* it failed, and calls stay on the CPU from then on; `reason` says how */
+} velo_gpu_state;
+
+typedef struct velo_gpu_info {
+    uint32_t struct_size;
+    int32_t state;                 /* velo_gpu_state */
+    uint32_t ordinal;
+    uint32_t count;                /* of velo_gpu_probe: GPUs that the driver sees */
+    uint32_t compute;              /* compute capability: 90 is 9.0 */
+    uint32_t driver_version;       /* newest CUDA that the driver knows: 12040 is 12.4 */
+    uint64_t total_bytes;          /* of device memory */
+    uint64_t free_bytes;           /* of velo_gpu_probe */
+    uint64_t resident_bytes;       /* codes and links of this index */
+    uint64_t batches;              /* of all indexes on this GPU, as the next three */
+    uint64_t queries;
+    uint64_t failed_queries;       /* of them, those whose batch failed or brought no list: the CPU has answered them */
+    uint64_t busy_us;              /* from upload to download, of all batches */
+    char name[96];
+    char reason[256];
+} velo_gpu_info;
+
+/* A GPU by its number, from 0 on. Loads the driver, which nothing else does but velo_open_options.gpu. */
+int32_t velo_gpu_probe(uint32_t ordinal, velo_gpu_info *info_out);
+
+/* Of libvelo_sim only: GPUs that this process sees in the place of real ones. */
+typedef struct velo_gpu_simulation {
+    uint32_t struct_size;
+    uint32_t devices;
+    uint32_t version;              /* of the driver, as in velo_gpu_info */
+    int32_t failure;               /* CUresult of the call `fail_call` */
+    uint64_t memory_bytes;
+    uint64_t fail_call;            /* the number of a call, from 1 on; 0 = none */
+    uint64_t lost_from;            /* from this call on the GPU is lost; 0 = never */
+    char function[40];             /* the two numbers count calls of this function of the driver; "" = of all */
+} velo_gpu_simulation;
+/* NULL takes them away. No index may be open. */
+int32_t velo_gpu_simulate(const velo_gpu_simulation *simulation);
 
 /* ---- building ---- */
 
@@ -236,6 +281,8 @@ typedef struct velo_open_options {
     velo_index workers_of;         /* search with the workers of this index, whatever the options say of threads, queues and
                                     * device; 0 = with those of the indexes that were opened with the same options */
     uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */
+    int32_t gpu;                   /* 0 = none; a GPU by its number + 1: VELO_GPU where it cannot be had; negated: none then */
+    uint32_t gpu_queries;          /* calls of fewer queries stay on the CPU; 0 = 256 */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index *index_out);
@@ -274,6 +321,7 @@ typedef struct velo_index_info {
     int32_t page_codes;            /* 1: built with codes of pages */
     uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_PAGES */
     int32_t cache_refused;         /* 1: the system refused memory for cached pages; searches read them */
+    velo_gpu_info gpu;
 } velo_index_info;
 
 int32_t velo_index_info_get(velo_index index, velo_index_info *info_out);

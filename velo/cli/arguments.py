@@ -25,6 +25,9 @@ MemoryText = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads; all cores without it.")]
 IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
+Device = Annotated[
+    str, typer.Option(help="cpu, cuda (or cuda:1, …) to navigate on a GPU for many queries, or auto.")
+]
 PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory, links_on_disk or pages.")]
 Condition = Annotated[
     str | None, typer.Option("--filter", help="Rows that pass: SQL, or JSON of a filter dict.")

@@ -8,7 +8,7 @@ import platform
 import resource
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,12 +17,17 @@ from velo import _native
 from velo._native import loader
 from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, folders_of
 from velo.cli.output import EXIT_ERROR, console, device_text, emit_json, facts, memory_table, table
-from velo.errors import NativeLibraryError, NotAnIndexError
+from velo.errors import GpuError, NativeLibraryError, NotAnIndexError
 from velo.folder.replace import clean_folder
-from velo.index import device_dict, open_index, verify_folder
+from velo.index import device_dict, gpu_dict, open_index, verify_folder
 from velo.options import IO_CODES, links_steps
 from velo.planning.budgets import PlannedBudget, plans
 from velo.results import kept_text, size_text
+
+#: Facts of a GPU that `velo doctor` shows; the others are of an open index.
+_GPU_FACTS: Final = ("name", "ordinal", "compute", "driver", "total_bytes")
+#: Device memory of a row of 128 dimensions in 4 bits with 32 links.
+_GPU_ROW_BYTES: Final = 200
 
 
 def info(
@@ -214,6 +219,7 @@ def doctor(
         probed = _native.lib.velo_device_probe(os.fsencode(folder), IO_CODES["auto"], device)
         _native.check(probed, "folder")
         report["device"] = device_dict(device)
+        report["gpus"] = _gpus()
     except NativeLibraryError as error:
         problem = error
         report["library"] = {"error": error.message}
@@ -224,6 +230,32 @@ def doctor(
         _print_doctor(report)
     if problem is not None:
         raise typer.Exit(EXIT_ERROR)
+
+
+def _gpus() -> list[dict[str, Any]] | dict[str, str]:
+    """Each GPU, or the reason why there is none to use."""
+    found: list[dict[str, Any]] = []
+    while True:
+        gpu = _native.new("velo_gpu_info")
+        try:
+            _native.check(_native.lib.velo_gpu_probe(len(found), gpu), "device")
+        except GpuError as error:
+            return found or {"none": error.message}
+        free = int(gpu.free_bytes)
+        found.append(
+            {name: value for name, value in gpu_dict(gpu).items() if name in _GPU_FACTS}
+            | {"free_bytes": free, "fits_rows": free // _GPU_ROW_BYTES}
+        )
+        if len(found) >= gpu.count:
+            return found
+
+
+def _gpu_text(gpu: dict[str, Any]) -> str:
+    return (
+        f"{gpu['name']}, compute {gpu['compute']}, driver for CUDA {gpu['driver']}, "
+        f"{size_text(gpu['free_bytes'])} free of {size_text(gpu['total_bytes'])}: "
+        f"room for about {gpu['fits_rows'] / 1e6:,.0f} million rows of 128 dimensions"
+    )
 
 
 def _serving() -> dict[str, str | None]:
@@ -263,6 +295,11 @@ def _print_doctor(report: dict[str, Any]) -> None:
             rows["io_uring"] = f"refused ({_errno_text(device['uring_errno'])})"
         if device["advice"]:
             rows["advice"] = device["advice"]
+        gpus = report["gpus"]
+        if isinstance(gpus, dict):
+            rows["gpu"] = f"none: {gpus['none']}"
+        else:
+            rows |= {f"cuda:{number}": _gpu_text(gpu) for number, gpu in enumerate(gpus)}
     rows["serving"] = ", ".join(
         f"{name} {version or 'not installed'}" for name, version in report["serving"].items()
     )

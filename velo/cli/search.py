@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from velo.cli.arguments import AsJson, IndexPath, IoDevice, MemoryText, PlanChoice, Threads, filter_of
+from velo.cli.arguments import (
+    AsJson,
+    Device,
+    IndexPath,
+    IoDevice,
+    MemoryText,
+    PlanChoice,
+    Threads,
+    filter_of,
+)
 from velo.cli.output import console, emit_json, table
 from velo.errors import FilterError, InvalidArgumentError, UnknownColumnError
 from velo.formats import open_vectors, read_truth
@@ -75,6 +84,7 @@ def search(
     threads: Threads = None,
     io: IoDevice = "auto",
     plan: PlanChoice = "auto",
+    device: Device = "cpu",
     output: Annotated[
         Path | None, typer.Option(help="Write ids and distances there: .npz, .parquet or .arrow.")
     ] = None,
@@ -105,7 +115,13 @@ def search(
         "exact": exact,
         "tuning": tuning,
     }
-    options_of_open: dict[str, Any] = {"memory": memory, "threads": threads, "io": io, "plan": plan}
+    options_of_open: dict[str, Any] = {
+        "memory": memory,
+        "threads": threads,
+        "io": io,
+        "plan": plan,
+        "device": device,
+    }
     with open_path(index_path, **options_of_open) as index:
         started = time.perf_counter()
         result: SearchResult | RangeResult

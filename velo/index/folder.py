@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -20,7 +21,7 @@ from velo.folder.metadata import open_metadata
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import ATTEMPTS, read_consistently
 from velo.fulltext.opening import check_words, make_words, settle_words
-from velo.options import IO_CODES, METRIC_CODES, PLAN_CODES, folder_path
+from velo.options import GPU_STATES, IO_CODES, METRIC_CODES, PLAN_CODES, folder_path
 from velo.segments.data import MOVED, LiveData
 from velo.segments.rows import ROW
 from velo.segments.segment import OpenOptions, Segment, lock_segment, unlock_segment
@@ -53,6 +54,8 @@ class OpenFolder:
     ) -> None:
         self.opened = opened
         self._how = how
+        #: Of segments that come after the open.
+        self._how_later = replace(how, gpu_optional=True)
         self._any_segment = any_segment
         self._refreshing = threading.Lock()
         self.compactor: Compactor | None = None
@@ -72,7 +75,7 @@ class OpenFolder:
 
     def _open_segment(self, name: str, of_rows: int, beside: Segment | None) -> Segment:
         beside = next(iter(self.live.opened), beside) or self._any_segment()
-        return Segment(self.opened.at / name, self._how, of_rows, name, beside)
+        return Segment(self.opened.at / name, self._how_later, of_rows, name, beside)
 
     def _begin(
         self, live: LiveData, known: Mapping[tuple[str, str], Segment], durability: DurabilityName | None
@@ -86,7 +89,7 @@ class OpenFolder:
             if segment is not None and segment.is_at(folder):
                 return segment
             beside = beside or next(iter(known.values()), None) or self._any_segment()
-            return Segment(folder, self._how, of_rows, name, beside)
+            return Segment(folder, self._how_later if known else self._how, of_rows, name, beside)
 
         kept = frozenset(map(id, known.values()))
         is_writer = durability is not None
@@ -287,6 +290,36 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "disk_bytes": _disk_bytes(folder.opened.at),
         "live": live,
         "device": device_dict(info.device),
+        "gpu": _gpu_of(infos),
+    }
+
+
+def _gpu_of(infos: Sequence[Any]) -> Mapping[str, Any] | None:
+    """The GPU of the segments; None where none was asked for."""
+    asked = [one.gpu for one in infos if one.gpu.state]
+    if not asked:
+        return None
+    # A segment that is on the CPU, or failed, before those that are ready.
+    worst = max(asked, key=lambda one: int(one.state))
+    return gpu_dict(worst) | {"resident_bytes": sum(int(one.resident_bytes) for one in asked)}
+
+
+def gpu_dict(gpu: Any) -> dict[str, Any]:
+    """A ``velo_gpu_info`` as a dict."""
+    version = int(gpu.driver_version)
+    return {
+        "state": GPU_STATES.get(gpu.state),
+        "name": _native.text(gpu.name),
+        "ordinal": int(gpu.ordinal),
+        "compute": f"{gpu.compute // 10}.{gpu.compute % 10}",
+        "driver": f"{version // 1000}.{version % 1000 // 10}",
+        "total_bytes": int(gpu.total_bytes),
+        "resident_bytes": int(gpu.resident_bytes),
+        "batches": int(gpu.batches),
+        "queries": int(gpu.queries),
+        "failed_queries": int(gpu.failed_queries),
+        "busy_us": int(gpu.busy_us),
+        "reason": _native.text(gpu.reason),
     }
 
 

@@ -1225,8 +1225,9 @@ class Index:
             ``memory_within_budget_bytes`` (what a budget bounds: codes, links, cache, page directory) and
             ``memory_beside_budget_bytes`` (workers, filters and tombstones), ``cache_refused`` (the system
             refused memory for pages, so searches read them), ``disk_bytes`` (by file),
-            ``column_bytes`` (mapped from the file as far as filters touch them), ``device``, and ``live``:
-            what was changed since it was built, None where nothing was.
+            ``column_bytes`` (mapped from the file as far as filters touch them), ``device``,
+            ``gpu`` (its ``state``, memory and batches; None where none was asked for), and ``live``: what was
+            changed since it was built, None where nothing was.
 
         Examples
         --------

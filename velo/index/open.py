@@ -50,6 +50,7 @@ class OpenKeywords(TypedDict, total=False):
     threads: int | None
     io: IoName
     plan: PlanName
+    device: str
     tuning: options.OpenTuning | None
     unknown_columns: UnknownColumns
     writable: bool
@@ -97,6 +98,7 @@ def open_path(
     threads: int | None = None,
     io: IoName = "auto",
     plan: PlanName = "auto",
+    device: str = "cpu",
     tuning: options.OpenTuning | None = None,
     unknown_columns: UnknownColumns = "error",
     writable: bool = False,
@@ -121,6 +123,9 @@ def open_path(
         ``"auto"`` keeps links in memory where `memory` has room for them. ``"pages"`` has a few codes of each
         page in memory and nothing of single vectors; ``"auto"`` takes it where `memory` has no room for codes
         and the index was built with `page_codes`.
+    device : str
+        ``"cuda"``, or ``"cuda:1"`` for the second: codes and links are also kept in that GPU's memory, and it
+        navigates for calls of many queries. ``"auto"`` is the first GPU where there is one, else the CPU.
     tuning : OpenTuning, optional
     unknown_columns : {"error", "missing"}
         ``"missing"`` for filters on data without a schema.
@@ -151,6 +156,8 @@ def open_path(
         `memory` does not hold what the index cannot do without; ``needed_bytes`` says how much that is.
     DeviceError
         The system refused a read, a thread or a descriptor.
+    GpuError
+        With `device`: no driver (``libcuda.so.1``), no such GPU, or too little memory of it.
     BusyError
         With `writable`: somebody else writes to this index.
 
@@ -169,6 +176,7 @@ def open_path(
         threads=threads,
         io=io,
         plan=plan,
+        device=device,
         tuning=tuning,
         unknown_is_missing=bool(options.code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
     )
@@ -180,6 +188,7 @@ def open_path(
         threads=threads,
         io=io,
         plan=plan,
+        device=device,
         tuning=tuning,
         unknown_columns=unknown_columns,
     )

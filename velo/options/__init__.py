@@ -16,7 +16,16 @@ from velo.options.checks import (
     memory_bytes,
     whole_number,
 )
-from velo.options.codes import DTYPE_CODES, FILTER_PLANS, IO_CODES, METRIC_CODES, PLAN_CODES, code_of
+from velo.options.codes import (
+    DTYPE_CODES,
+    FILTER_PLANS,
+    GPU_STATES,
+    IO_CODES,
+    METRIC_CODES,
+    PLAN_CODES,
+    code_of,
+    gpu_code,
+)
 from velo.options.fusion import RRF, Fusion, Weighted, fusion_of, texts_of
 from velo.options.sizes import links_steps, sizes_of
 from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
@@ -24,6 +33,7 @@ from velo.options.tuning import Effort, OpenTuning, SearchTuning, fill_search
 __all__ = [
     "DTYPE_CODES",
     "FILTER_PLANS",
+    "GPU_STATES",
     "IO_CODES",
     "METRIC_CODES",
     "PLAN_CODES",
@@ -42,6 +52,7 @@ __all__ = [
     "fill_search",
     "folder_path",
     "fusion_of",
+    "gpu_code",
     "in_range",
     "k_of_one_search",
     "limit_of",

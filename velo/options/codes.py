@@ -13,7 +13,29 @@ METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
 DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
 PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2, "pages": 3}
+_GPUS_MAX: Final = 1024
 FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
+
+
+#: States of a GPU (velo_gpu_state).
+GPU_STATES: Final = {0: None, 1: "ready", 2: "cpu", 3: "lost"}
+
+
+def gpu_code(device: Any) -> int:
+    """``velo_open_options.gpu`` of ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``."""
+    if device == "auto":
+        return -1
+    if device == "cpu":
+        return 0
+    if device == "cuda":
+        return 1
+    number = device.removeprefix("cuda:") if isinstance(device, str) else ""
+    if number == device or not (number.isascii() and number.isdigit()) or int(number) >= _GPUS_MAX:
+        raise InvalidArgumentError(
+            f"device must be 'cpu', 'cuda', 'cuda:' and a number, or 'auto', not {device!r}",
+            argument="device",
+        )
+    return int(number) + 1
 
 
 def code_of(codes: dict[str, int], value: Any, argument: str) -> int:

@@ -30,6 +30,8 @@ class OpenTuning:
         Read through the system's page cache even if O_DIRECT works.
     cache_share : float, optional
         Share of the budget for the cache, at most 0.95: of pages, or of records with links on disk.
+    gpu_queries : int, optional
+        With `device`: calls of fewer queries stay on the CPU; 256 by default.
     simulated_seed, simulated_faults : int
         For the simulated device of the test library.
     """
@@ -39,6 +41,7 @@ class OpenTuning:
     queue_depth: int | None = None
     buffered: bool = False
     cache_share: float | None = None
+    gpu_queries: int | None = None
     simulated_seed: int = 0
     simulated_faults: int = 0
 
@@ -51,6 +54,8 @@ class OpenTuning:
         if self.cache_share is not None:
             least, most = limit_of("cache_share_percent")
             real_number(self.cache_share, "cache_share", least / 100, most / 100)
+        if self.gpu_queries is not None:
+            whole_number(self.gpu_queries, "gpu_queries", 1, UINT32_MAX)
         whole_number(self.simulated_seed, "simulated_seed", 0, 2**64 - 1)
         whole_number(self.simulated_faults, "simulated_faults", 0, UINT32_MAX)
 
@@ -61,6 +66,7 @@ class OpenTuning:
         struct.queue_depth = self.queue_depth or 0
         struct.buffered = int(self.buffered)
         struct.cache_share = -1.0 if self.cache_share is None else self.cache_share
+        struct.gpu_queries = self.gpu_queries or 0
         struct.simulated_seed = self.simulated_seed
         struct.simulated_faults = self.simulated_faults
 

@@ -9,6 +9,13 @@ from typing import Any
 from velo.results.hits import SearchResult, html_table, kept_text, size_text
 
 
+def _gpu_text(gpu: Mapping[str, Any]) -> str:
+    """The GPU, and why this query did not use it."""
+    if gpu["state"] == "ready":
+        return f"{gpu['name']}, for calls of many queries; this single one was answered by the CPU"
+    return f"not used: {gpu['reason']}"
+
+
 @dataclass(frozen=True)
 class FilterCost:
     """The expected cost per query of one plan of a filtered search.
@@ -103,6 +110,7 @@ class Explanation:
             "plan": self.index["plan"],
             "filter_plan": None if self.filter_plan is None else self.filter_plan.to_dict(),
             "device": self.index["device"]["name"],
+            "gpu": self.index["gpu"],
             "request": dict(self.request),
             "expected": None if self.result.expected is None else asdict(self.result.expected),
             "matches": self.matches,
@@ -128,6 +136,8 @@ class Explanation:
             "memory      " + ", ".join(f"{name} {size_text(size)}" for name, size in memory.items()),
             "asked       " + ", ".join(f"{name} {value}" for name, value in self.request.items()),
         ]
+        if (gpu := info["gpu"]) is not None:
+            lines.insert(2, f"gpu         {_gpu_text(gpu)}")
         expected = self.result.expected
         if expected is not None and expected.recall is not None and self.matches is None:
             lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Final
@@ -296,7 +297,13 @@ class Snapshot:
                 self.check_open()  # its errors name the index
                 _native.check(status, argument)
             answers.append(answer)
+        self._check_gpu(request)
         return request.merge([*answers, *request.search_further_deltas()])
+
+    def _check_gpu(self, request: Request) -> None:
+        if request.query_count > 1 and self.segments:
+            with contextlib.suppress(ClosedError):  # the answer is there all the same
+                self.segments[0].opened.check_gpu()
 
     async def run_async(self, request: Request) -> Request:
         """Answer a request without blocking the event loop."""
@@ -316,6 +323,7 @@ class Snapshot:
             if status != 0:
                 raise request.failure(status)
             answers.append(answer)
+        self._check_gpu(request)
         rows = sum(one.view.native.delta_rows for one in request.further_deltas)
         if request.query_count * rows <= _ROWS_IN_LOOP:
             return request.merge([*answers, *request.search_further_deltas()])

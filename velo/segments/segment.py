@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import warnings
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from velo import _native
 from velo.errors import (
     BudgetTooSmallError,
     FilterTypeError,
+    GpuWarning,
     InvalidArgumentError,
     NotAnIndexError,
     VeloError,
@@ -27,7 +29,16 @@ from velo.folder.manifest import data_folders, read_manifest
 from velo.folder.metadata import open_metadata
 from velo.fulltext.file import Words
 from velo.fulltext.opening import OpenWords
-from velo.options import IO_CODES, PLAN_CODES, OpenTuning, code_of, in_range, memory_bytes
+from velo.options import (
+    GPU_STATES,
+    IO_CODES,
+    PLAN_CODES,
+    OpenTuning,
+    code_of,
+    gpu_code,
+    in_range,
+    memory_bytes,
+)
 from velo.options.checks import SHARE_FLOOR_BYTES, has_floor
 from velo.segments.completions import Completions
 from velo.types import AnyArray, Float32Array, Int64Array, IoName, Memory, PlanName
@@ -75,6 +86,10 @@ class OpenOptions:
     threads: int | None = None
     io: IoName = "auto"
     plan: PlanName = "auto"
+    #: "cpu", "cuda", "cuda:1", … or "auto".
+    device: str = "cpu"
+    #: A segment that the GPU has no room for is searched by the CPU.
+    gpu_optional: bool = False
     tuning: OpenTuning | None = None
     #: A column that the metadata does not have has no values, instead of being an error.
     unknown_is_missing: bool = False
@@ -86,6 +101,8 @@ class OpenOptions:
         struct = _native.new("velo_open_options")
         struct.io = code_of(IO_CODES, self.io, "io")
         struct.plan = code_of(PLAN_CODES, self.plan, "plan")
+        gpu = gpu_code(self.device)
+        struct.gpu = -abs(gpu) if self.gpu_optional else gpu
         struct.threads = 0 if self.threads is None else in_range(self.threads, "threads")
         (self.tuning or OpenTuning()).fill(struct)
         return struct
@@ -139,6 +156,7 @@ class Segment:
         self.folder = folder
         self.name = name
         self._unknown_is_missing = how.unknown_is_missing
+        self._on_gpu = how.device != "cpu"
         struct = how.native()
         if beside is not None:
             struct.workers_of = beside.handle
@@ -203,6 +221,20 @@ class Segment:
         info = _native.new("velo_index_info")
         _native.check(_native.lib.velo_index_info_get(self.handle, info))
         return info
+
+    def check_gpu(self) -> None:
+        """Warn once of a GPU that has failed."""
+        if not self._on_gpu:
+            return
+        gpu = self.info().gpu
+        if GPU_STATES.get(gpu.state) == "lost":
+            self._on_gpu = False
+            warnings.warn(
+                f"{_native.text(gpu.name)} failed; the CPU has answered its queries, and answers all later "
+                f"ones: {_native.text(gpu.reason)}",
+                GpuWarning,
+                stacklevel=4,
+            )
 
     def words(self, column: str) -> Words:
         """The words of its rows, opened once; made from its rows where their file is missing or damaged."""

@@ -17,6 +17,7 @@ comptime {
     _ = @import("calibration.zig");
     _ = @import("plan.zig");
     _ = @import("engines.zig");
+    _ = @import("gpu.zig");
     _ = @import("live_view.zig");
 }
 
@@ -42,6 +43,8 @@ export fn velo_build_mode() [*:0]const u8 {
 const structs = .{
     .{ "velo_error", @import("errors.zig").Error },
     .{ "velo_device_info", @import("engines.zig").DeviceInfo },
+    .{ "velo_gpu_info", @import("gpu.zig").Info },
+    .{ "velo_gpu_simulation", @import("gpu.zig").Simulation },
     .{ "velo_build_options", @import("build.zig").BuildOptions },
     .{ "velo_build_progress", @import("build.zig").BuildProgress },
     .{ "velo_open_options", @import("open.zig").OpenOptions },

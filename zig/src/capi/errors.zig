@@ -25,6 +25,7 @@ pub const Status = enum(i32) {
     exists = 19,
     unsupported = 20,
     internal = 21,
+    gpu = 22,
 };
 
 /// As velo_error in velo.h.

@@ -7,6 +7,7 @@ const search = @import("search");
 const filter_room = @import("filter");
 const common = @import("common.zig");
 const engines = @import("engines.zig");
+const gpu_file = @import("gpu.zig");
 const handles = @import("handles.zig");
 const Handle = handles.Handle;
 const ok = common.ok;
@@ -132,6 +133,7 @@ pub const Index = struct {
     device: engines.DeviceInfo,
     /// Its segment among those of the workers.
     segment: *search.Segment,
+    gpu: gpu_file.Attached,
     cache: ?search.Cache,
     page_caches: search.PageCaches,
     /// The system refused its memory.
@@ -147,6 +149,7 @@ pub const Index = struct {
         self.loader.stop();
         // Ends submitted searches; then no worker touches what goes away below.
         self.workers.engine.detach(self.segment);
+        self.gpu.detach();
         self.workers.release();
         self.files.close();
         if (self.cache) |*cache| cache.deinit();
@@ -157,6 +160,7 @@ pub const Index = struct {
     }
 
     pub fn submit(self: *Index, job: *search.Job) error{Reported}!void {
+        if (self.gpu.submit(job, &self.workers.engine)) return;
         if (!self.workers.engine.submit(job)) return handles.report_closed();
     }
 

@@ -40,6 +40,7 @@ pub const IndexInfo = extern struct {
     page_codes: i32,
     page_codes_kept: u32,
     cache_refused: i32,
+    gpu: @import("gpu.zig").Info,
 };
 
 export fn velo_index_info_get(handle: Handle, info_out: ?*IndexInfo) i32 {
@@ -85,6 +86,7 @@ fn get(handle: Handle, info_out: ?*IndexInfo) common.Failure!void {
         .page_codes = @intFromBool(m.page_codes),
         .page_codes_kept = reader.page_codes_kept(),
         .cache_refused = @intFromBool(self.cache_refused),
+        .gpu = self.gpu.info(),
     };
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);

@@ -27,6 +27,8 @@ pub const OpenOptions = extern struct {
     cache_share: f64,
     workers_of: Handle,
     cache_bytes: u64,
+    gpu: i32,
+    gpu_queries: u32,
 };
 
 /// Of the options those that are numbers of something, by name.
@@ -119,6 +121,8 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names, o
     errdefer self.files.close();
     self.reader.close_files(self.files.pages.fd, self.files.vectors);
     self.memory_budget_bytes = o.memory_bytes;
+    self.gpu = try .attach(o.gpu, o.gpu_queries, &self.shared, threads);
+    errdefer self.gpu.detach();
     try find_workers(self, o, names.io, direct, threads, other);
     self.loader = .{ .reader = &self.reader, .caches = &self.page_caches, .files = .{ self.files.pages.fd, self.files.vectors orelse -1 } };
     // Simulated reads are the engine's alone, so that a seed repeats.

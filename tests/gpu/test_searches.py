@@ -1,0 +1,337 @@
+"""``velo.open(..., device=…)`` over simulated GPUs: same answers, typed errors, the CPU where they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import velo
+from tests import child
+from velo.options import gpu_code
+
+Program = Callable[..., list[Any]]
+
+#: Before each program: `gpus(...)` makes simulated GPUs, in the place of those before.
+PRELUDE = '''
+import json, sys, warnings
+import numpy as np
+import velo
+from velo import _native
+from velo.formats import open_vectors
+
+def gpus(devices=2, version=12040, memory_bytes=1 << 30, **more):
+    made = _native.new("velo_gpu_simulation")
+    for name, value in {"devices": devices, "version": version, "memory_bytes": memory_bytes, **more}.items():
+        setattr(made, name, value.encode() if isinstance(value, str) else value)
+    _native.check(_native.lib.velo_gpu_simulate(made))
+
+def say(*values):
+    print(json.dumps(values[0] if len(values) == 1 else values))
+
+def shared(expected, found):
+    """The share of neighbors that both have."""
+    pairs = zip(expected.tolist(), found.tolist())
+    return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in pairs]))
+
+path, queries = sys.argv[1], np.tile(open_vectors(sys.argv[2]).read(), (3, 1))
+'''
+
+
+@pytest.fixture(scope="session")
+def simulated_library(root: Path) -> Path:
+    named = os.environ.get("VELO_SIM_LIBRARY")
+    library = Path(named) if named else root / "zig-out" / "lib" / "libvelo_sim.so"
+    assert library.is_file(), f"{library} is missing; python hatch_build.py --sim makes it"
+    return library
+
+
+@pytest.fixture
+def on_gpu(simulated_library: Path, sample: Any, sample_path: Path) -> Callable[..., list[Any]]:
+    """What a program says; it has `path`, an index over the sample, and 600 `queries`."""
+
+    def run(
+        program: str, path: Path = sample_path, *, arguments: tuple[Any, ...] = (), **options: Any
+    ) -> list[Any]:
+        env = child.environment() | {"VELO_LIBRARY": str(simulated_library)} | options.pop("env", {})
+        queries = sample.folder / "sample_queries.u8bin"
+        done = child.run(PRELUDE + textwrap.dedent(program), path, queries, *arguments, env=env, **options)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def test_names_of_devices() -> None:
+    assert [gpu_code(name) for name in ("auto", "cpu", "cuda", "cuda:0", "cuda:1")] == [-1, 0, 1, 1, 2]
+    for name in ("gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:9999", "", None, 0):
+        with pytest.raises(velo.InvalidArgumentError, match="device must be"):
+            gpu_code(name)
+
+
+def test_no_driver_is_an_error_that_names_its_library(sample_path: Path, monkeypatch: Any) -> None:
+    """Of this machine, or of one with a GPU where none is visible."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(velo.GpuError, match=r"libcuda\.so\.1|CUDA_VISIBLE_DEVICES") as caught:
+        velo.open(sample_path, device="cuda")
+    assert caught.value.argument == "device"
+    with velo.open(sample_path, device="auto") as index:
+        gpu = index.info()["gpu"]
+        assert gpu["state"] == "cpu"
+        assert "libcuda.so.1" in gpu["reason"] or "CUDA_VISIBLE_DEVICES" in gpu["reason"]
+    with velo.open(sample_path) as index:
+        assert index.info()["gpu"] is None
+
+
+def test_answers_are_those_of_the_cpu(on_gpu: Program) -> None:
+    """Blocking and awaited; plain, exact, filtered and in groups; lists of several lengths."""
+    told = on_gpu(
+        """
+        import asyncio
+        gpus()
+        ways = {
+            "plain": {}, "long": {"list_size": 300}, "recall": {"recall": 0.95}, "exact": {"exact": True},
+            "all": {"recall": 1.0}, "gate": {"filter": {"uniform10": {"$lt": 8}}},
+            "late": {"filter": {"uniform10": {"$lt": 9}}, "tuning": velo.SearchTuning(filter_plan="late")},
+            "few": {"filter": {"uniform10": 3}}, "too long": {"list_size": 2000},
+        }
+        with velo.open(path, threads=2) as cpu, velo.open(path, threads=2, device="cuda") as gpu:
+            for name, how in ways.items():
+                before = gpu.info()["gpu"]["queries"]
+                expected = cpu.search(queries, 10, **how)
+                found = gpu.search(queries, 10, **how)
+                awaited = asyncio.run(gpu.search_async(queries, 10, **how))
+                assert (found.ids == awaited.ids).mean() > 0.99
+                pages = [
+                    int(sum(one.stats[kind].sum() for kind in ("reads", "cache_hits", "shared_reads")))
+                    for one in (expected, found)
+                ]
+                say(name, shared(expected.ids, found.ids), pages, gpu.info()["gpu"]["queries"] - before)
+        """
+    )
+    queries_of = {}
+    for name, same, (expected, found), queries in told:
+        queries_of[name] = queries
+        assert same >= (0.999 if name in ("exact", "all", "few") else 0.995), name
+        assert abs(found - expected) <= 0.02 * expected, name
+    assert {name for name, count in queries_of.items() if count == 0} == {"all", "few", "too long"}
+    assert {count for count in queries_of.values() if count} == {1200}
+
+
+def test_small_calls_stay_on_the_cpu_and_large_ones_are_cut(on_gpu: Program) -> None:
+    """Calls of no query, of one, just below the crossover, and of many."""
+    told = on_gpu(
+        """
+        gpus()
+        with velo.open(path, threads=2, device="cuda:1") as index:
+            for count in (0, 1, 255, 256, 9000):
+                found = index.search(np.resize(queries, (count, queries.shape[1])), 5)
+                assert found.ids.shape == (count, 5)
+                say([count, index.info()["gpu"]["batches"]])
+            gpu = index.info()["gpu"]
+            enough = gpu["resident_bytes"] > 20_000 * 69
+            say(gpu["name"], gpu["ordinal"], gpu["state"], enough, gpu["failed_queries"])
+            say(str(index.explain(queries[0], 5)))
+        """
+    )
+    assert told[:4] == [[0, 0], [1, 0], [255, 0], [256, 1]]
+    assert told[4] == [9000, 5]
+    assert told[5] == ["Simulated GPU 1", 1, "ready", True, 0]
+    assert "gpu         Simulated GPU 1, for calls of many queries; this single one" in told[6]
+
+
+def test_typed_errors(on_gpu: Program) -> None:
+    """An old driver, no GPU, a wrong number, too little memory, a kernel that does not compile."""
+    told = on_gpu(
+        """
+        for world, device in (
+            ({"version": 10020}, "cuda"), ({"devices": 0}, "cuda"), ({}, "cuda:2"),
+            ({"memory_bytes": 1 << 20}, "cuda"),
+            ({"fail_call": 1, "failure": 218, "function": "cuModuleLoadDataEx"}, "cuda"),
+        ):
+            gpus(**world)
+            try:
+                velo.open(path, device=device)
+            except velo.GpuError as error:
+                say([error.message, error.needed_bytes])
+            gpus(**world)
+            with velo.open(path, device="auto") as index:
+                if index.info()["gpu"]["state"] != "ready":
+                    say([index.info()["gpu"]["reason"]])
+                assert index.search(queries, 10).ids.shape == (600, 10)
+        """
+    )
+    by_cuda = [one for one in told if len(one) == 2]
+    assert len(by_cuda) == 5
+    for (message, _), words in zip(
+        by_cuda,
+        (
+            "CUDA 10.2; velo needs 11.0",
+            "CUDA_VISIBLE_DEVICES",
+            "no GPU 2: the driver sees 2",
+            "1048576 free",
+            "did not compile",
+        ),
+        strict=True,
+    ):
+        assert words in message
+    assert by_cuda[3][1] > 1 << 20
+    assert len([one for one in told if len(one) == 1]) == 4  # "auto" asks for the first, which is there
+
+
+@pytest.mark.parametrize(
+    "function", ["cuLaunchKernel", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuEventRecord"]
+)
+def test_a_lost_gpu_is_reported_once_and_the_cpu_answers(on_gpu: Program, function: str) -> None:
+    told = on_gpu(
+        f"""
+        warnings.simplefilter("always")
+        with velo.open(path, threads=2) as index:
+            expected = index.search(queries, 10).ids
+        gpus(lost_from=12, function={function!r})
+        with velo.open(path, threads=2, device="cuda") as index:
+            with warnings.catch_warnings(record=True) as said:
+                for _ in range(12):
+                    found = index.search(queries, 10)
+                    assert shared(expected, found.ids) > 0.995
+            gpu = index.info()["gpu"]
+            say([one.category.__name__ for one in said], str(said[0].message))
+            say(gpu["state"], gpu["failed_queries"], gpu["reason"])
+        """
+    )
+    [[categories, message], [state, failed, reason]] = told
+    assert categories == ["GpuWarning"]
+    assert "Simulated GPU 0 failed; the CPU has answered its queries" in message
+    assert (state, failed) == ("lost", 600)
+    assert "CUDA_ERROR_LAUNCH_FAILED" in reason
+
+
+def test_memory_that_runs_out_passes(on_gpu: Program) -> None:
+    told = on_gpu(
+        """
+        gpus(fail_call=2, failure=2, function="cuMemHostAlloc")
+        with velo.open(path, threads=2, device="cuda") as index:
+            states = []
+            for _ in range(2):
+                index.search(queries, 10)
+                gpu = index.info()["gpu"]
+                states.append([gpu["state"], gpu["failed_queries"]])
+        say(states)
+        """
+    )
+    assert told == [[["ready", 600], ["ready", 600]]]
+
+
+def test_two_indexes_share_a_gpu_and_give_it_back(on_gpu: Program) -> None:
+    told = on_gpu(
+        """
+        gpus()
+        def free():
+            info = _native.new("velo_gpu_info")
+            _native.check(_native.lib.velo_gpu_probe(0, info))
+            return info.free_bytes, info.count
+        before = free()
+        first, second = velo.open(path, device="cuda"), velo.open(path, device="cuda:0")
+        for one in (first, second):
+            one.search(queries, 10)
+        say([before[1], second.info()["gpu"]["batches"], free()[0] < before[0]])
+        first.close()
+        second.search(queries, 10)
+        second.close()
+        say(free() == before)
+        """
+    )
+    assert told == [[2, 2, True], True]
+
+
+def test_a_fork_of_a_process_with_a_gpu(on_gpu: Program) -> None:
+    """Neither the index of its parent nor a GPU of its own."""
+    told = on_gpu(
+        """
+        import os
+        gpus()
+        index = velo.open(path, device="cuda")
+        index.search(queries, 10)
+        child = os.fork()
+        if child == 0:
+            said = []
+            for call in (lambda: index.search(queries, 10), lambda: velo.open(path, device="cuda")):
+                try:
+                    call()
+                except velo.ForkedError as error:
+                    said.append(error.message)
+            with velo.open(path, device="auto") as own:
+                own.search(queries, 10)
+                said.append(own.info()["gpu"]["state"])
+            index.close()
+            say(said)
+            sys.stdout.flush()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        index.close()
+        """
+    )
+    [[of_index, of_gpu, state]] = told
+    assert "was opened in process" in of_index
+    assert "CUDA does not work in its forks" in of_gpu
+    assert state == "cpu"
+
+
+def test_new_segments_of_a_live_index_are_uploaded(on_gpu: Program, tmp_path: Path) -> None:
+    """The delta is answered by the CPU in the same call; deleted rows are in no answer."""
+    told = on_gpu(
+        """
+        gpus()
+        rows = open_vectors(sys.argv[2]).read().astype(np.float32)
+        rng = np.random.default_rng(3)
+        vectors = rng.standard_normal((6000, 32), dtype=np.float32)
+        asked = rng.standard_normal((300, 32), dtype=np.float32)
+        velo.build(path, vectors[:3000], store_vectors=True, threads=2).close()
+        with velo.open(path, writable=True, threads=2, device="cuda") as index:
+            uploaded = [index.info()["gpu"]["resident_bytes"]]
+            index.insert(vectors[3000:4000])
+            index.flush()
+            index.insert(vectors[4000:4100])
+            uploaded.append(index.info()["gpu"]["resident_bytes"])
+            before = index.info()["gpu"]["queries"]
+            index.delete(np.arange(100))
+            found = index.search(asked, 10, list_size=400, exact=True)
+            assert found.ids.min() >= 100
+            living = np.arange(100, 4100)
+            distances = ((asked[:, None] - vectors[living][None]) ** 2).sum(-1)
+            truth = living[np.argsort(distances, axis=1)[:, :10]]
+            navigated = index.info()["gpu"]["queries"] - before
+            say(uploaded[1] > uploaded[0] > 0, navigated, shared(truth, found.ids))
+        """,
+        path=tmp_path / "live.velo",
+    )
+    [[uploaded, queries, recall]] = told
+    assert uploaded
+    assert queries == 300
+    assert recall > 0.97
+
+
+def test_bench_runs_over_a_simulated_gpu(on_gpu: Program, root: Path, tmp_path: Path) -> None:
+    """The script that a machine with a GPU runs, section by section, and cut short where time is."""
+    program = """
+        gpus()
+        from bench.__main__ import main
+        small = "gpu --rows 2000 --cases 150 --shapes 3 --largest-call 300 --threads 2".split()
+        sys.argv = ["bench", *small, "--seconds", sys.argv[3], "--out", sys.argv[4]]
+        sys.stdout = sys.stderr
+        main()
+    """
+    for seconds, wanted in (("200", "3 calls"), ("0.001", "machine")):
+        out = tmp_path / f"{seconds}.json"
+        on_gpu(program, arguments=(seconds, out), cwd=root)
+        lines = json.loads(out.read_text())
+        assert lines[0]["gpu"] == "Simulated GPU 0, compute 9.0, driver for CUDA 12.4"
+        assert [one for one in lines if one["verdict"] == "differs"] == []
+        assert wanted in {one["section"] for one in lines if one["gpu"]}
+        cut = any(word in one["what"] for one in lines for word in ("cut off", "not reached"))
+        assert cut == (seconds != "200")

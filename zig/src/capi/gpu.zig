@@ -1,0 +1,261 @@
+//! The GPUs of a process: each is opened by the first index that asks for it and closed with the last; segments in their memory;
+//! what velo_gpu_info of velo.h says of both.
+const std = @import("std");
+const build_options = @import("build_options");
+const gpu = @import("gpu");
+const offload = @import("offload");
+const search = @import("search");
+const common = @import("common.zig");
+const engines = @import("engines.zig");
+const driver = gpu.driver;
+const report = common.report;
+
+/// As velo_gpu_info.
+pub const Info = extern struct {
+    struct_size: u32 = @sizeOf(Info),
+    state: i32 = 0,
+    ordinal: u32 = 0,
+    count: u32 = 0,
+    compute: u32 = 0,
+    driver_version: u32 = 0,
+    total_bytes: u64 = 0,
+    free_bytes: u64 = 0,
+    resident_bytes: u64 = 0,
+    batches: u64 = 0,
+    queries: u64 = 0,
+    failed_queries: u64 = 0,
+    busy_us: u64 = 0,
+    name: [96]u8 = @splat(0),
+    reason: [256]u8 = @splat(0),
+};
+
+/// As velo_gpu_state.
+const State = enum(i32) { none = 0, ready = 1, cpu = 2, lost = 3 };
+
+/// velo_open_options.gpu
+const none = 0;
+
+// ---- devices ----
+
+const Device = struct {
+    navigator: *offload.Navigator,
+    users: u32,
+    following: ?*Device,
+};
+
+/// The open devices of this process.
+const Registry = struct {
+    /// The process that has used a GPU; 0: none. The driver does not work in its forks, which hence never come to the mutex.
+    process: std.atomic.Value(i32) = .init(0),
+    mutex: std.Thread.Mutex = .{},
+    first: ?*Device = null,
+
+    fn acquire(self: *Registry, ordinal: u32, threads: u32, diagnostic: *driver.Diagnostic) AttachError!*Device {
+        try self.enter(diagnostic);
+        defer self.mutex.unlock();
+        var next = self.first;
+        while (next) |device| : (next = device.following) {
+            if (device.navigator.card.facts.ordinal != ordinal) continue;
+            device.users += 1;
+            return device;
+        }
+        const device = try common.allocator.create(Device);
+        errdefer common.allocator.destroy(device);
+        var card = try driver.Card.open(try open_driver(diagnostic), ordinal, diagnostic);
+        errdefer card.close();
+        device.* = .{
+            .navigator = try offload.Navigator.open(common.allocator, card, .{ .threads = threads }, diagnostic),
+            .users = 1,
+            .following = self.first,
+        };
+        self.first = device;
+        return device;
+    }
+
+    fn release(self: *Registry, device: *Device) void {
+        self.mutex.lock();
+        defer self.mutex.unlock();
+        device.users -= 1;
+        if (device.users > 0) return;
+        var place = &self.first;
+        while (place.* != device) place = &place.*.?.following;
+        place.* = device.following;
+        device.navigator.close();
+        common.allocator.destroy(device);
+    }
+
+    fn enter(self: *Registry, diagnostic: *driver.Diagnostic) driver.Error!void {
+        const own = common.process();
+        if (self.process.cmpxchgStrong(0, own, .acq_rel, .acquire)) |of| if (of != own) {
+            diagnostic.set("a parent of this process has used a GPU; CUDA does not work in its forks: start the process by spawn", .{});
+            return error.Forked;
+        };
+        self.mutex.lock();
+    }
+};
+
+var registry: Registry = .{};
+
+fn open_driver(diagnostic: *driver.Diagnostic) driver.Error!driver.Driver {
+    if (build_options.simulated and gpu.fake.world != null) return .init(&gpu.fake.api, diagnostic);
+    return .open(diagnostic);
+}
+
+// ---- segments ----
+
+const AttachError = driver.Error || error{ OutOfMemory, ThreadFailed };
+
+/// The GPU of an open index.
+pub const Attached = struct {
+    device: ?*Device = null,
+    resident: ?*offload.Resident = null,
+    /// Calls of fewer queries stay on the CPU.
+    queries_least: u32 = offload.queries_least_default,
+    /// Why calls stay on the CPU.
+    reason: [256]u8 = @splat(0),
+
+    pub fn attach(asked: i32, queries_least: u32, shared: *const search.Shared, threads: u32) common.Failure!Attached {
+        var self: Attached = .{};
+        if (queries_least > 0) self.queries_least = queries_least;
+        if (asked == none) return self;
+        var diagnostic: driver.Diagnostic = .{};
+        self.open(@abs(asked) - 1, shared, threads, &diagnostic) catch |err| {
+            self.detach();
+            if (asked > 0) return failure_of(err, &diagnostic);
+            common.put_text(&self.reason, if (diagnostic.len > 0) diagnostic.message() else @errorName(err));
+        };
+        return self;
+    }
+
+    fn open(self: *Attached, ordinal: u32, shared: *const search.Shared, threads: u32, diagnostic: *driver.Diagnostic) AttachError!void {
+        self.device = try registry.acquire(ordinal, threads, diagnostic);
+        if (offload.Resident.obstacle(shared)) |obstacle| return common.put_text(&self.reason, obstacle);
+        self.resident = try self.device.?.navigator.add(shared, diagnostic);
+    }
+
+    /// No call over the segment is under way.
+    pub fn detach(self: *Attached) void {
+        const device = self.device orelse return;
+        if (self.resident) |resident| device.navigator.remove(resident);
+        registry.release(device);
+        self.device = null;
+        self.resident = null;
+    }
+
+    /// False where the workers alone are to have the job.
+    pub fn submit(self: *const Attached, job: *search.Job, running: *engines.Running) bool {
+        const device = self.device orelse return false;
+        return device.navigator.submit(job, self.queries_least, .{ .context = running, .submit_part = submit_part });
+    }
+
+    fn submit_part(context: *anyopaque, job: *search.Job) void {
+        const running: *engines.Running = @ptrCast(@alignCast(context));
+        switch (running.*) {
+            inline else => |engine| engine.submit_part(job),
+        }
+    }
+
+    pub fn info(self: *const Attached) Info {
+        var out: Info = .{};
+        out.reason = self.reason;
+        const device = self.device orelse {
+            if (self.reason[0] != 0) out.state = @intFromEnum(State.cpu);
+            return out;
+        };
+        const state = device.navigator.state();
+        describe(&out, &device.navigator.card);
+        out.state = @intFromEnum(if (state.is_off) State.lost else if (self.resident == null) State.cpu else .ready);
+        if (state.failure.len > 0) common.put_text(&out.reason, state.failure.message());
+        out.resident_bytes = if (self.resident) |resident| resident.bytes else 0;
+        out.batches = state.counts.batches;
+        out.queries = state.counts.queries;
+        out.failed_queries = state.counts.failed_queries + state.counts.refused_lists;
+        out.busy_us = state.counts.busy_us;
+        return out;
+    }
+};
+
+fn describe(out: *Info, card: *const driver.Card) void {
+    out.ordinal = card.facts.ordinal;
+    out.compute = card.facts.compute;
+    out.driver_version = card.driver.version;
+    out.total_bytes = card.facts.total_bytes;
+    common.put_text(&out.name, card.facts.name());
+}
+
+fn failure_of(err: AttachError, diagnostic: *const driver.Diagnostic) common.Failure {
+    const status: common.Status = switch (err) {
+        error.OutOfMemory => return error.OutOfMemory,
+        error.Forked => .forked,
+        else => .gpu,
+    };
+    const text = if (diagnostic.len > 0) diagnostic.message() else @errorName(err);
+    return report(status, .{ .argument = "device", .needed_bytes = diagnostic.needed_bytes }, "{s}", .{text});
+}
+
+// ---- probes ----
+
+export fn velo_gpu_probe(ordinal: u32, info_out: ?*Info) i32 {
+    return common.status_of_call(probe(ordinal, info_out));
+}
+
+fn probe(ordinal: u32, info_out: ?*Info) common.Failure!void {
+    const out = try common.need("info_out", info_out);
+    var diagnostic: driver.Diagnostic = .{};
+    const found = look(ordinal, &diagnostic) catch |err| return failure_of(err, &diagnostic);
+    common.write_versioned(Info, out, &found);
+}
+
+fn look(ordinal: u32, diagnostic: *driver.Diagnostic) driver.Error!Info {
+    try registry.enter(diagnostic);
+    defer registry.mutex.unlock();
+    const own = try open_driver(diagnostic);
+    var info: Info = .{ .count = try own.device_count(diagnostic), .driver_version = own.version };
+    var card = try driver.Card.open(own, ordinal, diagnostic);
+    defer card.close();
+    try card.enter(diagnostic);
+    defer card.leave();
+    describe(&info, &card);
+    const memory = try card.memory(diagnostic);
+    info.free_bytes = memory.free;
+    info.total_bytes = memory.total;
+    info.state = @intFromEnum(State.ready);
+    return info;
+}
+
+/// As velo_gpu_simulation.
+pub const Simulation = extern struct {
+    struct_size: u32,
+    devices: u32,
+    version: u32,
+    failure: i32,
+    memory_bytes: u64,
+    fail_call: u64,
+    lost_from: u64,
+    function: [40]u8,
+};
+
+export fn velo_gpu_simulate(simulation: ?*const Simulation) i32 {
+    return common.status_of_call(simulate(simulation));
+}
+
+fn simulate(simulation: ?*const Simulation) common.Failure!void {
+    if (!build_options.simulated) return report(.unsupported, .{}, "simulated GPUs are only in libvelo_sim", .{});
+    gpu.fake.remove();
+    const kernels = struct {
+        const all = [_]gpu.fake.Kernel{offload.kernel.on_host};
+        var function: [40]u8 = undefined;
+    };
+    const own = try common.read(Simulation, "simulation", simulation orelse return);
+    kernels.function = own.function;
+    _ = try gpu.fake.install(common.allocator, .{
+        .devices = own.devices,
+        .version = own.version,
+        .budget_bytes = own.memory_bytes,
+        .fail_call = own.fail_call,
+        .failure = @enumFromInt(own.failure),
+        .lost_from = own.lost_from,
+        .function = std.mem.sliceTo(&kernels.function, 0),
+        .kernels = &kernels.all,
+    });
+}
