@@ -51,7 +51,7 @@ CALL_LIST = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how long it may take."""
+    """The sections to measure, and the time limit."""
 
     rows: int = 1_000_000
     dim: int = 128

@@ -40,7 +40,7 @@ CALLERS: Final = 32
 TURNS: Final = 5
 HEAVY_QUERIES: Final = 500
 HEAVY_K: Final = 1000
-#: Of overload: connections, the deadline of a request, and what its answer may be late.
+#: Of overload: connections, the deadline of a request, and the permitted delay of its answer.
 CROWD: Final = 768
 DEADLINE_S: Final = 0.5
 LATE_S: Final = 0.02

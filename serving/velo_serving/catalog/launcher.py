@@ -53,7 +53,7 @@ class About:
         return place.shard if self.options.replicas == 1 else f"{place.shard}/{place.replica}"
 
     def record(self, healths: Mapping[Place, ShardHealth]) -> CollectionRecord:
-        """Describe the generation by the health of at least one shard; what others must be is not known."""
+        """Describe the generation by the health of at least one shard; the identity of others is unknown."""
         first = {place.shard: health for place, health in reversed(list(healths.items()))}
         identities = {name: health.identity for name, health in first.items()}
         one = next(iter(first.values()))

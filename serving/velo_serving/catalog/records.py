@@ -12,7 +12,7 @@ from velo_serving.transport.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A shard, what it must be if that is known, and how many processes serve it."""
+    """A shard, its identity if known, and the number of processes that serve it."""
 
     name: str
     identity: ShardIdentity | None

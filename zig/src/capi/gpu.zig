@@ -1,5 +1,5 @@
 //! The GPUs of a process: each is opened by the first index that asks for it and closed with the last; segments in their memory;
-//! what velo_gpu_info of velo.h says of both.
+//! velo_gpu_info of velo.h for both.
 const std = @import("std");
 const build_options = @import("build_options");
 const gpu = @import("gpu");

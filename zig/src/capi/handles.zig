@@ -124,7 +124,7 @@ pub fn leave(handle: Handle) void {
     _ = table.find(handle).?.state.fetchSub(1, .release);
 }
 
-/// Keeps further calls out and returns the object, which nobody uses any more; null where it was closed before, or belongs to
+/// Keeps further calls out and returns the object, which has no users any more; null where it was closed before, or belongs to
 /// another process. After error.Busy it is closed, and to be closed again.
 pub fn close(comptime T: type, handle: Handle) error{Busy}!?*T {
     const slot = table.find(handle) orelse return null;

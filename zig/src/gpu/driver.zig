@@ -80,7 +80,7 @@ pub const Error = error{
     DriverFailed,
 };
 
-/// The failure as a sentence, for whoever reports it.
+/// The failure as a sentence, for reports.
 pub const Diagnostic = struct {
     text: [400]u8 = undefined,
     len: usize = 0,
@@ -176,7 +176,7 @@ pub const Api = struct {
         return name;
     }
 
-    /// From the driver's library. `name` is what was missing where it fails.
+    /// From the driver's library. After a failure `name` is the missing symbol.
     fn load(library: *std.DynLib, name: *[]const u8) error{NoDriver}!Api {
         @setEvalBranchQuota(20_000);
         var api: Api = undefined;
@@ -345,7 +345,7 @@ pub const Card = struct {
         return .{ .free = left, .total = total };
     }
 
-    /// Device memory; an error for lack of it names what was needed and what is free.
+    /// Device memory; an error for lack of it names the needed and the free bytes.
     pub fn alloc(self: *const Card, bytes: u64, diagnostic: *Diagnostic) Error!Buffer {
         var address: Address = 0;
         const size = @max(1, bytes);

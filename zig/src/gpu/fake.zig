@@ -1,7 +1,7 @@
 //! A driver without a GPU, for tests: the functions of `driver.Api` over memory of the host. Never in the shipped library.
 //!
 //! Device memory comes poisoned and within a budget. Copies, launches and events of a stream happen when somebody waits for them,
-//! so that whoever looks early sees old bytes. A kernel runs as its host version. The world below counts all of it, and lets
+//! so an early read sees old bytes. A kernel runs as its host version. The world below counts all of it, and lets
 //! the n-th call fail.
 const std = @import("std");
 const driver = @import("driver.zig");
@@ -98,7 +98,7 @@ pub const World = struct {
         return false;
     }
 
-    /// Runs what a stream has, up to and including an event.
+    /// Runs the work of a stream up to and including an event.
     fn drain(self: *World, stream: *StreamState, until: ?*EventState) Result {
         while (stream.ops.items.len > 0) {
             const op = stream.ops.orderedRemove(0);

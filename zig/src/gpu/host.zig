@@ -1,4 +1,4 @@
-//! Kernels on the host, for tests: what `entry.zig` exports, called for one warp after the other.
+//! Kernels on the host, for tests: the exports of `entry.zig`, called for one warp after the other.
 const std = @import("std");
 const layout = @import("layout.zig");
 const search = @import("kernels/search.zig");
@@ -7,7 +7,7 @@ const search = @import("kernels/search.zig");
 pub const Room = []align(16) u8;
 
 /// `velo_search` over addresses of this process's memory: all queries of a batch. Memory of kernels is not zeroed, so the room is
-/// filled with what no kernel may rely on.
+/// filled with values that no kernel may rely on.
 pub fn velo_search(index: layout.Index, batch: layout.Batch, room: Room) void {
     run(.query, &index, &batch, room);
 }

@@ -54,7 +54,7 @@ pub const Index = extern struct {
     product: u32 = 0,
 };
 
-/// `quant.BuildCodes.PairFactors`: what `Index.factors` are while a graph is built.
+/// `quant.BuildCodes.PairFactors`: the type of `Index.factors` while a graph is built.
 pub const PairFactors = extern struct {
     norm2: f32,
     f: f32,
@@ -71,7 +71,7 @@ pub const Query = extern struct {
     unused: u32 = 0,
 };
 
-/// What became of one query.
+/// The outcome of one query.
 pub const Counters = extern struct {
     /// Candidates of its list.
     len: u32,

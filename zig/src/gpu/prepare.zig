@@ -1,4 +1,4 @@
-//! What the host makes for kernels: queries and lists of links.
+//! Input of kernels from the host: queries and lists of links.
 const std = @import("std");
 const quant = @import("quant");
 const layout = @import("layout.zig");

@@ -88,7 +88,7 @@ pub fn random_codes(arena: std.mem.Allocator, prng: *base.Prng, params: quant.Co
     return .{ .params = params, .n = n, .bytes = bytes, .factors = factors, .center_ids = center_ids, .centers = centers, .form = form, .norm2_per_f2 = 1, .tan_upper = 0.1, .tan_full = 0.1 };
 }
 
-/// Prepared queries in the arrays of a `layout.Batch`, and poisoned places for what comes of them.
+/// Prepared queries in the arrays of a `layout.Batch`, and poisoned places for their results.
 pub const Queries = struct {
     prepared: []quant.Query,
     heads: []layout.Query,
@@ -99,7 +99,7 @@ pub const Queries = struct {
     list_size: u32,
     room: host.Room,
 
-    /// Behind what a kernel writes.
+    /// Behind the output of a kernel.
     const guard = 16;
     pub const poison: i64 = 0x5a5a_5a5a_5a5a_5a5a;
 
@@ -202,7 +202,7 @@ pub const Plain = struct {
             }
             if (count == 0) break;
             self.expanded += count;
-            // What is met together is compared with the same bound.
+            // Vertices that are met together are compared with the same bound.
             var links: [layout.lanes]u32 = undefined;
             var len: u32 = 0;
             for (chosen[0..count]) |vertex| for (self.segment.lists[vertex], 0..) |id, i| {

@@ -54,7 +54,7 @@ pub const Walks = struct {
     /// Walks from the graph's entry toward each of `vertices`. Lists are `graph.degrees` long; `Graph.mark` may be set in neighbors.
     /// False where the device fails: the build goes on without it.
     run: *const fn (context: *anyopaque, graph: *const Graph, vertices: []const u32) bool,
-    /// What the walk toward vertex number `number` of these followed, with distances, in any order. Threads ask at once.
+    /// Vertices that the walk toward vertex number `number` of these followed, with distances, in any order. Threads ask at once.
     followed: *const fn (context: *anyopaque, number: u32) []const quant.Candidate,
 };
 

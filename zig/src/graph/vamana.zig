@@ -145,7 +145,7 @@ fn Builder(comptime Distances: type) type {
         /// that are still to be inserted.
         stayed: u32 = 0,
         stop_requested: std.atomic.Value(bool) = .init(false),
-        /// What was followed is there for the vertices of `order` from `walked_from` on.
+        /// Followed vertices are known for `order` from `walked_from` on.
         walks: ?types.Walks = null,
         walked_from: u32 = 0,
 
@@ -266,7 +266,7 @@ fn Builder(comptime Distances: type) type {
             for (candidates[0..kept]) |candidate| self.offer(tools, candidate.id, vertex, candidate.distance());
         }
 
-        /// Puts what another device has followed in the place of what a walk does.
+        /// Uses the vertices that another device followed instead of a walk.
         fn take_followed(scratch: *Scratch(Distances), vertex: u32, n: u32, followed: []const quant.Candidate) void {
             scratch.expanded_len = 0;
             for (followed[0..@min(followed.len, scratch.expanded.len)]) |candidate| {

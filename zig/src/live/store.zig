@@ -168,7 +168,7 @@ pub const FolderStore = struct {
     /// Names in the folder itself, folders among them; all memory is `arena`'s.
     pub fn list(self: *FolderStore, arena: std.mem.Allocator) ![]const []const u8 {
         var names: std.ArrayList([]const u8) = .empty;
-        // A descriptor of its own: its position would be that of all who share the folder.
+        // A descriptor of its own: the position of the shared one belongs to all users of the folder.
         var dir = try self.dir.openDir(".", .{ .iterate = true });
         defer dir.close();
         var iterator = dir.iterate();

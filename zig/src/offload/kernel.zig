@@ -1,4 +1,4 @@
-//! The kernel of this room as both drivers have it: PTX, and what the fake one runs in its place.
+//! The kernel of this room for both drivers: PTX, and the host function that the fake one runs instead.
 const std = @import("std");
 const gpu = @import("gpu");
 const layout = gpu.layout;

@@ -7,8 +7,8 @@
 //!   free ──▶ navigating ──▶ ranking ──▶ free
 //!        (GPU and copies)  (workers)
 //!
-//! One thread, `run`, moves both lanes. Whatever fails on the way, the workers answer that batch from the beginning. A device that
-//! is lost gets no batch any more.
+//! One thread, `run`, moves both lanes. After any failure the workers answer the batch from the beginning. A lost device gets no
+//! further batch.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
@@ -52,7 +52,7 @@ pub const Counts = struct {
     queries: u64 = 0,
     /// Queries whose batch failed, which the CPU has answered.
     failed_queries: u64 = 0,
-    /// Queries whose list was none.
+    /// Queries whose list was not valid.
     refused_lists: u64 = 0,
     /// From the first upload to the last download, of all batches.
     busy_us: u64 = 0,
@@ -348,7 +348,7 @@ const Navigation = struct {
         return if (self.resident) |resident| &resident.index else null;
     }
 
-    /// Bytes of a query in a lane, without what aligns arrays.
+    /// Bytes of a query in a lane, without padding of arrays.
     fn bytes_each(self: *const Navigation) u64 {
         const own = self.index() orelse return 0;
         return @sizeOf(layout.Query) + 4 * (layout.plane_words_of(own.dim) + own.center_count) + 8 * self.list_size + @sizeOf(layout.Counters);
@@ -366,7 +366,7 @@ const Call = struct {
     ended: u64 = 0,
     following: ?*Call = null,
 
-    /// Nobody wants its answers any more.
+    /// Its answers are not wanted any more.
     fn is_over(self: *const Call) bool {
         const job = self.job;
         return job.is_canceled() or job.is_closing() or (job.deadline_us > 0 and base.nowMicros() >= job.deadline_us);

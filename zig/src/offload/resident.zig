@@ -111,7 +111,7 @@ pub const Resident = struct {
         try card.upload(self.buffers[@intFromEnum(part)], 0, bytes, null, diagnostic);
     }
 
-    /// Rows get the stride of kernels; what is read behind the last one is zero.
+    /// Rows get the stride of kernels; bytes behind the last one read as zero.
     fn put_codes(self: *const Resident, card: *const driver.Card, staging: []u8, diagnostic: *driver.Diagnostic) driver.Error!void {
         const codes = &self.shared.reader.codes;
         const row_bytes = codes.params.upper_bytes();

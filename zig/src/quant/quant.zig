@@ -38,7 +38,7 @@ pub const Inserted = @import("kernels/abi.zig").Inserted;
 pub const inserted_max = @import("kernels/abi.zig").inserted_max;
 pub const list_padding = @import("kernels/abi.zig").list_padding;
 pub const exact = @import("exact.zig");
-/// What every kernel computes, for tests of kernels elsewhere.
+/// The function of every kernel, for tests of kernels elsewhere.
 pub const definition = @import("kernels/scalar.zig");
 pub const EstimateTerms = @import("kernels/abi.zig").EstimateTerms;
 pub const RowSum = @import("kernels/abi.zig").RowSum;

@@ -211,7 +211,7 @@ pub const Navigated = struct {
     /// Counts lists that were none.
     refused: *std.atomic.Value(u64),
 
-    /// What navigation of one query took.
+    /// The cost of the navigation of one query.
     pub const Counters = extern struct { len: u32, expanded: u32, estimates: u32, unused: u32 = 0 };
 
     pub const List = struct { candidates: []const Candidate, counters: Counters, refused: *std.atomic.Value(u64) };

@@ -303,9 +303,8 @@ pub const Search = struct {
         self.list.stop = stop_of(self.shared, &self.parameters, self.list.limit);
     }
 
-    /// Takes a list over as if it had been navigated to here, of it what passes the filter where that stands before the list; what is
-    /// near and not followed yet is followed next. False, and nothing is changed, where it is no list: it comes from another
-    /// device.
+    /// Takes a list over as if this search had navigated; behind a filter only candidates that pass. Candidates that are
+    /// near and not followed yet are followed next. False, without a change, if the list is not valid: it comes from another device.
     fn take_navigated(self: *Search, found: Navigated.List) bool {
         var last: i64 = std.math.minInt(i64);
         for (found.candidates) |candidate| {
@@ -1147,7 +1146,7 @@ fn begin_filtered(search: *Search, filter: *const filter_room.Filter) void {
     }
 }
 
-/// The list of a search whose filter is asked of results.
+/// The list of a search that applies its filter to results.
 pub fn late_list_size(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
     if (parameters.filter_plan != .auto) return parameters.list_size;
     return @intFromFloat(filter_plan.Case.of(shared, filter, parameters).late_list_size());

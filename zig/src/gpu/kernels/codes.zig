@@ -1,5 +1,5 @@
 //! Dot products of packed codes with a query. A lane multiplies 32 dimensions at a time: `bits` words of a code, taken apart to
-//! 8 words of four bytes each. Which four dimensions lie side by side in one of them is what takes the fewest instructions, and
+//! 8 words of four bytes each. The order of dimensions in a word is the one that takes the fewest instructions, and
 //! the query's plane has the same order.
 const std = @import("std");
 const layout = @import("../layout.zig");

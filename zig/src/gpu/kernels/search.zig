@@ -91,7 +91,7 @@ fn Walk(comptime kind: Kind) type {
     return struct {
         const Self = @This();
 
-        /// What estimates need of the query.
+        /// The values of the query for estimates.
         const Own = switch (kind) {
             .query => struct { plane_at: u32, terms: warp.Global(f32), scale: f32, bias: f32 },
             .vertex => struct { code: u64, norm2: f32, f: f32, bias: i32, followed: warp.Global(i64) },
@@ -483,7 +483,7 @@ fn Walk(comptime kind: Kind) type {
         /// How many items are before each key.
         inline fn place_of(self: *const Self, keys: K) U {
             var low = splat(U, 0);
-            // Halves of what is left, rounded up.
+            // Halves of the rest, rounded up.
             var left = self.len;
             while (left > 0) {
                 const half = (left + 1) / 2;
