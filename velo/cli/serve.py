@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -14,14 +13,10 @@ import typer
 
 from velo.cli.arguments import AsJson
 from velo.errors import InvalidArgumentError, MissingDependencyError
-from velo_serving.protocol.limits import GatewayLimits, RouterLimits
-from velo_serving.protocol.options import Field, ServeOptions
+from velo_serving.protocol.options import Field, ServeOptions, limits_of
 
 #: The options of ``velo serve``: those that have a word for ``--help``.
 OPTIONS = [one for one in ServeOptions.all_fields() if one.said.help]
-
-#: The limits that ``--limit`` sets, by the options that hold them.
-LIMITS: dict[str, Any] = {"limits": RouterLimits, "gateway_limits": GatewayLimits}
 
 #: Types of those that may be more in Python than on the command line.
 KINDS: dict[str, Any] = {
@@ -55,7 +50,7 @@ def serve(
 ) -> None:
     """Serve indexes or sharded collections over HTTP until interrupted."""
     told = ((one, _value_of(one, options[one.name])) for one in OPTIONS)
-    given = {one.name: value for one, value in told if value != one.default} | _limits_of(limit or ())
+    given = {one.name: value for one, value in told if value != one.default} | limits_of(limit or ())
     if as_json and not detached:
         given["on_ready"] = lambda url: _print({"url": url})
     if connect is not None:
@@ -83,22 +78,6 @@ def serve(
         typer.echo(
             f"{started} runs: `velo serve --connect {started}` serves it, `velo stop {started}` ends it"
         )
-
-
-def _limits_of(texts: Sequence[str]) -> dict[str, Any]:
-    """The limits of ``--limit`` options, each with the type of its default."""
-    given: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        found = [(role, kind) for role, kind in LIMITS.items() if hasattr(kind(), name)]
-        if not found:
-            raise InvalidArgumentError(f"limit: {name!r} is none of the limits", argument="limit")
-        role, kind = found[0]
-        try:
-            given.setdefault(role, {})[name] = type(getattr(kind(), name))(value)
-        except ValueError:
-            raise InvalidArgumentError(f"limit: {value!r} is no {name}", argument="limit") from None
-    return {role: LIMITS[role](**fields) for role, fields in given.items()}
 
 
 def _value_of(option: Field, value: Any) -> Any:

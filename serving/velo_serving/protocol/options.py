@@ -340,3 +340,23 @@ def takes_options(
         return called
 
     return decorate
+
+
+#: Classes of limits by the option that holds them.
+_LIMITS: dict[str, Any] = {"limits": RouterLimits, "gateway_limits": GatewayLimits}
+
+
+def limits_of(texts: Sequence[str]) -> dict[str, Any]:
+    """The options of limits that ``NAME=VALUE`` texts set, each value with the type of its default."""
+    given: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        found = [(role, kind) for role, kind in _LIMITS.items() if hasattr(kind(), name)]
+        if not found:
+            raise InvalidArgumentError(f"limit: {name!r} is none of the limits", argument="limit")
+        role, kind = found[0]
+        try:
+            given.setdefault(role, {})[name] = type(getattr(kind(), name))(value)
+        except ValueError:
+            raise InvalidArgumentError(f"limit: {value!r} is no {name}", argument="limit") from None
+    return {role: _LIMITS[role](**fields) for role, fields in given.items()}
