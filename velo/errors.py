@@ -259,7 +259,7 @@ class LeftOutWarning(UserWarning):
 
 
 class GpuWarning(RuntimeWarning):
-    """A GPU failed; the CPU has answered its queries, and answers all later ones."""
+    """A GPU failed; the CPU does its work from then on."""
 
 
 #: The exception of each ``velo_status`` of ``velo.h`` (VELO_OK: none).

@@ -192,6 +192,7 @@ typedef struct velo_build_options {
                                     * nothing is left to them, the thread of velo_build_run works with its own priority */
     int32_t page_codes;            /* 1: pages hold whole codes, and a few codes of each lie beside them: an index needs both that is
                                     * opened in less memory than codes take */
+    int32_t gpu;                   /* links vertices with a GPU: as velo_open_options.gpu */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -230,6 +231,9 @@ int32_t velo_build_warm_start(velo_build *build, const char *path, const uint32_
 /* Graph, placement, pages. Blocks; velo_build_progress_get and velo_build_cancel may be called meanwhile. */
 int32_t velo_build_run(velo_build *build);
 int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress_out);
+/* The GPU of the build, not while velo_build_run is under way: `batches`, and `queries` for the vertices that it found the
+ * neighbors of. After VELO_GPU_LOST, which lack of memory is here, too, the CPU has gone on. */
+int32_t velo_build_gpu_get(velo_build *build, velo_gpu_info *info_out);
 /* The running call returns VELO_CANCELED soon after. */
 int32_t velo_build_cancel(velo_build *build);
 /* rows_out[vertex] = row, n entries; after run. */

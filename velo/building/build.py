@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,15 @@ from velo.folder.replace import folder_to_fill, os_failure
 from velo.formats.files import as_source
 from velo.formats.source import Source, chunk_rows, native_dtype, native_layout
 from velo.fulltext.opening import make_words
-from velo.options import DTYPE_CODES, METRIC_CODES, BuildOptions, folder_path, memory_bytes, sizes_of
+from velo.options import (
+    DTYPE_CODES,
+    GPU_STATES,
+    METRIC_CODES,
+    BuildOptions,
+    folder_path,
+    memory_bytes,
+    sizes_of,
+)
 from velo.segments.segment import Segment
 from velo.types import AnyArray, Memory, PathLike, ProgressCallback
 
@@ -138,6 +147,7 @@ def build_shard(
                 work.go_on_from(warm_start)
             work.stream(watch, resumed)
             work.run(watch, nice)
+            work.check_gpu(options.device)
             order = work.commit(column, table, watch)
             make_words(folder)
             if options.calibrate:
@@ -312,6 +322,23 @@ class _Build:
                     ended.get(timeout=_POLL_SECONDS)
         if failures:
             raise failures[0]
+
+    def check_gpu(self, device: str) -> None:
+        """Warn of a GPU that has failed, or that was asked for and was not used."""
+        if device == "cpu":
+            return
+        gpu = _native.new("velo_gpu_info")
+        _native.check(_native.lib.velo_build_gpu_get(self._handle, gpu))
+        name, reason = _native.text(gpu.name), _native.text(gpu.reason)
+        state = GPU_STATES.get(gpu.state)
+        if state == "lost":
+            warnings.warn(
+                f"{name} failed; the CPU has linked the other vertices: {reason}",
+                errors.GpuWarning,
+                stacklevel=4,
+            )
+        elif state == "cpu" and device != "auto":
+            warnings.warn(f"{name} was not used for the build: {reason}", errors.GpuWarning, stacklevel=4)
 
     def commit(
         self, ids: IdColumn | None, table: GivenMetadata | ColumnSource | None, watch: Watch | None

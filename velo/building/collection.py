@@ -86,7 +86,7 @@ def build_collection(
     **options
         What else shapes an index, as for :func:`velo.build`: `metric`, `memory_bits`, `record_bits`,
         `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `page_codes`, `threads`, `seed`,
-        `store_vectors`, `calibrate`.
+        `store_vectors`, `calibrate`, `device`.
 
     Returns
     -------

@@ -113,6 +113,10 @@ def build(
         Measure, on rows that are held out or on `queries`, how far a search must go for each recall. Then
         ``recall=`` of a search means what it says. Without it, and below 1,000 rows, a fixed table stands in.
         It reads the vectors once more.
+    device : str
+        "cuda" finds neighbors of new vertices with the first GPU, "cuda:1" with another; all else stays on
+        the CPU. "auto" falls back to the CPU where there is no GPU. The index searches as one that the CPU
+        has built; to search it with a GPU, open it with `device`.
     overwrite : bool
         Replace an index at `path` once the new one is complete.
     resume : bool
@@ -135,7 +139,8 @@ def build(
         One of its kinds, naming argument and row: :class:`NotFiniteError`, :class:`DimensionMismatchError`,
         :class:`DtypeError`, :class:`EmptyError`, :class:`DuplicateIdError`, :class:`BudgetTooSmallError`,
         :class:`NoSpaceError`, :class:`PermissionDeniedError`, :class:`IndexExistsError`,
-        :class:`CancelledError`.
+        :class:`CancelledError`, :class:`GpuError`. A GPU that fails during the build is a
+        :class:`GpuWarning`, and the CPU goes on.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from velo.options.checks import (
     real_number,
     whole_number,
 )
-from velo.options.codes import METRIC_CODES, code_of
+from velo.options.codes import METRIC_CODES, code_of, gpu_code
 from velo.options.sizes import SHARD_ROWS_MAX, sizes_of
 from velo.types import Memory, MetricName
 
@@ -44,6 +44,7 @@ class BuildKeywords(TypedDict, total=False):
     seed: int
     store_vectors: bool | None
     calibrate: bool
+    device: str
 
 
 class PublicField(NamedTuple):
@@ -92,12 +93,14 @@ class BuildOptions:
         bool | None, "Keep the vectors themselves, for exact distances; else only where codes miss a recall."
     ] = None
     calibrate: Annotated[bool, "Measure which list each recall takes."] = True
+    device: Annotated[str, "cpu, cuda (or cuda:1, …) to link vertices with a GPU, or auto."] = "cpu"
     affinity_percent: int = 5
     #: Seconds at least between two times that the state of a long stage is saved, for a build that is killed.
     checkpoint_s: float = 30.0
 
     def __post_init__(self) -> None:
         code_of(METRIC_CODES, self.metric, "metric")
+        gpu_code(self.device)
         memory_bytes(self.search_memory, 1_000_000, 1_000, "search_memory")
         for name in ("degree", "build_list_size", "affinity_percent"):
             in_range(getattr(self, name), name)
@@ -167,6 +170,7 @@ class BuildOptions:
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(bool(self.store_vectors))
+        struct.gpu = gpu_code(self.device)
         struct.affinity_percent = self.affinity_percent
         struct.checkpoint_ms = int(self.checkpoint_s * 1000)
 

@@ -22,7 +22,7 @@ GPU_STATES: Final = {0: None, 1: "ready", 2: "cpu", 3: "lost"}
 
 
 def gpu_code(device: Any) -> int:
-    """``velo_open_options.gpu`` of ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``."""
+    """``gpu`` of the native options for ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``."""
     if device == "auto":
         return -1
     if device == "cpu":

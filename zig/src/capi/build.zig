@@ -3,6 +3,7 @@ const std = @import("std");
 const base = @import("base");
 const index = @import("index");
 const common = @import("common.zig");
+const gpu_file = @import("gpu.zig");
 const fail = common.fail;
 const ok = common.ok;
 
@@ -30,6 +31,7 @@ pub const BuildOptions = extern struct {
     transient: i32,
     gives_way: i32,
     page_codes: i32,
+    gpu: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -37,6 +39,7 @@ pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u6
 const Build = struct {
     builder: *index.Builder,
     process: i32,
+    gpu: gpu_file.Linking,
 };
 
 export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, build_out: ?*?*Build) i32 {
@@ -48,8 +51,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         return fail(.invalid_argument, .{ .argument = "metric" }, "metric {d} is unknown", .{o.metric});
     const dtype = std.enums.fromInt(index.Dtype, o.dtype) orelse
         return fail(.invalid_argument, .{ .argument = "dtype" }, "dtype {d} is unknown", .{o.dtype});
-    var diagnostic: index.Diagnostic = .{};
-    const builder = index.Builder.open(common.allocator, std.mem.span(folder), .{
+    var own_options: index.builder.Options = .{
         .dim = o.dim,
         .n = o.row_count,
         .metric = metric,
@@ -72,13 +74,42 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
         .transient = o.transient != 0,
         .gives_way = o.gives_way != 0,
-    }, &diagnostic) catch |err| return common.fail_index(err, &diagnostic);
-    const build = common.allocator.create(Build) catch {
-        builder.close();
-        return common.out_of_memory();
     };
-    build.* = .{ .builder = builder, .process = common.process() };
+    var diagnostic: index.Diagnostic = .{};
+    const build = common.allocator.create(Build) catch return common.out_of_memory();
+    build.* = .{ .builder = undefined, .process = common.process(), .gpu = .{} };
+    if (o.gpu != 0) {
+        const status = common.status_of_call(link_on_gpu(build, o.gpu, &own_options));
+        if (status != ok) {
+            common.allocator.destroy(build);
+            return status;
+        }
+    }
+    build.builder = index.Builder.open(common.allocator, std.mem.span(folder), own_options, &diagnostic) catch |err| {
+        build.gpu.close();
+        common.allocator.destroy(build);
+        return common.fail_index(err, &diagnostic);
+    };
     out.* = build;
+    return ok;
+}
+
+/// Before a folder is touched.
+fn link_on_gpu(build: *Build, asked: i32, options: *index.builder.Options) common.Failure!void {
+    var diagnostic: index.Diagnostic = .{};
+    const vertices = index.Builder.largest_graph(options.*, &diagnostic) catch |err| {
+        _ = common.fail_index(err, &diagnostic);
+        return error.Reported;
+    };
+    try build.gpu.open(asked, options, vertices);
+    options.walker = build.gpu.walker();
+}
+
+export fn velo_build_gpu_get(build: ?*const Build, info_out: ?*gpu_file.Info) i32 {
+    const own = build orelse return common.null_argument("build");
+    const out = info_out orelse return common.null_argument("info_out");
+    const info = own.gpu.info();
+    common.write_versioned(gpu_file.Info, out, &info);
     return ok;
 }
 
@@ -178,6 +209,7 @@ export fn velo_build_close(place: ?*?*Build) i32 {
     // A child of a fork must not remove its parent's work.
     if (own.process != common.process()) return common.forked();
     own.builder.close();
+    own.gpu.close();
     common.allocator.destroy(own);
     base.give_back();
     return ok;

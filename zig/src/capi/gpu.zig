@@ -1,8 +1,9 @@
-//! The GPUs of a process: each is opened by the first index that asks for it and closed with the last; segments in their memory;
-//! velo_gpu_info of velo.h for both.
+//! The GPUs of a process: each is opened by the first index or build that asks for it and closed with the last; segments in their
+//! memory; builds that they walk for; what velo_gpu_info of velo.h says of them.
 const std = @import("std");
 const build_options = @import("build_options");
 const gpu = @import("gpu");
+const index = @import("index");
 const offload = @import("offload");
 const search = @import("search");
 const common = @import("common.zig");
@@ -175,6 +176,63 @@ pub const Attached = struct {
     }
 };
 
+// ---- builds ----
+
+/// The GPU of a build. It stays where it is while the build has its walker.
+pub const Linking = struct {
+    device: ?*Device = null,
+    linker: ?gpu.Linker = null,
+    /// Why the CPU makes all walks.
+    reason: [256]u8 = @splat(0),
+
+    /// `vertices` of the largest graph.
+    pub fn open(self: *Linking, asked: i32, options: *const index.builder.Options, vertices: u64) common.Failure!void {
+        if (asked == none) return;
+        var diagnostic: driver.Diagnostic = .{};
+        self.acquire(@abs(asked) - 1, options, vertices, &diagnostic) catch |err| {
+            self.close();
+            if (asked > 0) return failure_of(err, &diagnostic);
+            common.put_text(&self.reason, if (diagnostic.len > 0) diagnostic.message() else @errorName(err));
+        };
+    }
+
+    fn acquire(self: *Linking, ordinal: u32, options: *const index.builder.Options, vertices: u64, diagnostic: *driver.Diagnostic) AttachError!void {
+        const how: gpu.linker.Options = .{ .degree = options.degree, .list_size = options.build_list_size, .large = options.memory_bytes == 0 };
+        self.device = try registry.acquire(ordinal, options.threads, diagnostic);
+        if (how.obstacle()) |obstacle| return common.put_text(&self.reason, obstacle);
+        const navigator = self.device.?.navigator;
+        self.linker = try .init(common.allocator, &navigator.card, navigator.module, how, vertices, options.dim, diagnostic);
+    }
+
+    pub fn close(self: *Linking) void {
+        const device = self.device orelse return;
+        self.linker = null;
+        registry.release(device);
+        self.device = null;
+    }
+
+    pub fn walker(self: *Linking) ?index.Walker {
+        const linker = if (self.linker) |*one| one else return null;
+        return .{ .context = linker, .begin = gpu.Linker.begin, .end = gpu.Linker.end };
+    }
+
+    pub fn info(self: *const Linking) Info {
+        var out: Info = .{};
+        out.reason = self.reason;
+        if (self.device) |device| describe(&out, &device.navigator.card);
+        const linker = self.linker orelse {
+            if (self.reason[0] != 0) out.state = @intFromEnum(State.cpu);
+            return out;
+        };
+        out.state = @intFromEnum(if (linker.is_off) State.lost else .ready);
+        if (linker.is_off) common.put_text(&out.reason, linker.failure.message());
+        out.batches = linker.batches;
+        out.queries = linker.vertices;
+        out.busy_us = linker.busy_us;
+        return out;
+    }
+};
+
 fn describe(out: *Info, card: *const driver.Card) void {
     out.ordinal = card.facts.ordinal;
     out.compute = card.facts.compute;
@@ -243,7 +301,7 @@ fn simulate(simulation: ?*const Simulation) common.Failure!void {
     if (!build_options.simulated) return report(.unsupported, .{}, "simulated GPUs are only in libvelo_sim", .{});
     gpu.fake.remove();
     const kernels = struct {
-        const all = [_]gpu.fake.Kernel{offload.kernel.on_host};
+        const all = [_]gpu.fake.Kernel{ offload.kernel.on_host, offload.kernel.insertion_on_host };
         var function: [40]u8 = undefined;
     };
     const own = try common.read(Simulation, "simulation", simulation orelse return);

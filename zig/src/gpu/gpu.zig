@@ -3,6 +3,9 @@
 pub const layout = @import("layout.zig");
 pub const prepare = @import("prepare.zig");
 pub const Walks = @import("walks.zig").Walks;
+/// A GPU that walks for a build.
+pub const linker = @import("linker.zig");
+pub const Linker = linker.Linker;
 /// Kernels on the host.
 pub const host = @import("host.zig");
 pub const driver = @import("driver.zig");

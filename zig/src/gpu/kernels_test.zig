@@ -309,7 +309,7 @@ test "a graph whose walks a kernel makes in batches finds as much as one of walk
         defer built.deinit(testing.allocator);
         walks.deinit(testing.allocator);
         try testing.expectEqual(0, card.allocated);
-        if (lasts) |most| try testing.expectEqual(@min(most, 6), card.walked); // 512 walks of its own, 512, then 700 each
+        if (lasts) |most| try testing.expectEqual(@min(most, 18), card.walked); // 512 walks of its own, then for an eighth of the graph each
         try testing.expectEqual(n, try graph.reachable_count(testing.allocator, &built, built.degree_max));
         const lists = try arena.alloc([]const u32, n);
         for (lists, 0..) |*list, vertex| list.* = built.list(@intCast(vertex));

@@ -115,6 +115,11 @@ pub const Batch = extern struct {
     pub fn warp_bytes(self: *const Batch) u32 {
         return warp_bytes_of(self.list_size, self.visited_slots);
     }
+
+    /// Warps of a block, which has room for them without a question.
+    pub fn block_warps(self: *const Batch) u32 {
+        return std.math.clamp((48 << 10) / self.warp_bytes(), 1, 4);
+    }
 };
 
 /// Entry points that a search looks at, at least, where there are so many; and centers, at most (search/shared.zig).

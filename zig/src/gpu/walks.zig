@@ -1,10 +1,30 @@
-//! Walks of a build on a card (`graph.Walks`): codes are uploaded once, links before each batch, and the followed vertices come back.
+//! Walks of a build on a card (`graph.Walks`): codes are uploaded once, links before each batch, and what was followed comes back.
 //! A million lists of 32 links are 128 MB, a few milliseconds of upload; nothing is kept in step row by row.
 const std = @import("std");
 const quant = @import("quant");
 const graph = @import("graph");
 const layout = @import("layout.zig");
 const assert = std.debug.assert;
+
+pub const Options = struct {
+    degree: u32,
+    list_size: u32,
+    product: bool = false,
+    /// Vertices of a batch, at most.
+    most: u32 = 1 << 15,
+
+    /// What a walk on the host may follow (`graph.search.Scratch`).
+    pub fn followed_max(self: Options) u32 {
+        return 4 * @max(self.list_size, 16);
+    }
+};
+
+/// Device memory of walks over `n` vertices with codes of `dim` dimensions.
+pub fn bytes_of(n: u64, dim: u32, options: Options) u64 {
+    const vertex_bytes = @as(u64, dim) + @sizeOf(layout.PairFactors) + @as(u64, layout.link_stride_of(options.degree)) * @sizeOf(u32);
+    const walk_bytes = @sizeOf(layout.Query) + @sizeOf(layout.Counters) + @as(u64, options.followed_max()) * @sizeOf(quant.Candidate);
+    return n * vertex_bytes + layout.code_padding + options.most * walk_bytes;
+}
 
 /// `Card` has `alloc(bytes) !address`, `free(address)`, `upload(address, bytes) !void`, `download(bytes, address) !void`, and
 /// `walk(layout.Index, layout.Batch) !void`, which runs `velo_insert` to its end.
@@ -21,19 +41,6 @@ pub fn Walks(comptime Card: type) type {
         counters: []layout.Counters,
 
         const Self = @This();
-
-        pub const Options = struct {
-            degree: u32,
-            list_size: u32,
-            product: bool = false,
-            /// Vertices of a batch, at most.
-            most: u32 = 1 << 15,
-
-            /// The most vertices that a walk on the host follows (`graph.search.Scratch`).
-            fn followed_max(self: Options) u32 {
-                return 4 * @max(self.list_size, 16);
-            }
-        };
 
         /// Lists that are converted and uploaded together.
         const lists_together = 1 << 14;

@@ -70,6 +70,11 @@ const rounds = 64;
 const round_min = 256;
 const round_max = 8192;
 
+/// Vertices of a batch that another device walks for do not find each other: it has a small part of those that are in the graph.
+const walked_share = 8;
+/// So small a part of the vertices is inserted without another device, which gains little from small batches.
+const unassisted_share = 32;
+
 /// As `build`; between rounds of insertions a keeper may save how far it came, and at the beginning put it back.
 pub fn build_kept(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions, keeper: anytype) (types.Error || error{NotKept})!Graph {
     return build_over(Distances, allocator, distances, options, try Graph.empty(allocator, @intCast(distances.n), options.degree), false, keeper);
@@ -104,15 +109,18 @@ fn build_over(comptime Distances: type, allocator: std.mem.Allocator, distances:
             Builder(Distances).insert_many(&builder, 0);
         }
         const round = std.math.clamp(n / rounds, round_min, round_max);
-        if (!is_initial) builder.walks = options.walks;
+        var other_device = if (is_initial) null else options.walks;
         while (builder.cursor.load(.monotonic) < n and !builder.stopped()) {
             const inserted = builder.cursor.load(.monotonic);
-            // At most as many as are there to be found.
-            const count = if (builder.walks) |walks| @min(walks.most, inserted) else round;
+            builder.walks = if (inserted >= n / unassisted_share) other_device else null;
+            const count = if (builder.walks) |walks| @min(walks.most, inserted / walked_share) else round;
             builder.limit = @intCast(@min(n, @as(u64, inserted) + count));
             if (builder.walks) |walks| {
                 builder.walked_from = inserted;
-                if (!walks.run(walks.context, &graph, builder.order[inserted..builder.limit])) builder.walks = null;
+                if (!walks.run(walks.context, &graph, builder.order[inserted..builder.limit])) {
+                    builder.walks = null;
+                    other_device = null;
+                }
             }
             try workers.run(crew, &builder, Builder(Distances).insert_many);
             insertion.inserted = builder.limit;

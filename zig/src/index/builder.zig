@@ -80,6 +80,13 @@ pub const Builder = struct {
     written: ?writer.Written = null,
     committed: bool = false,
 
+    /// Vertices of the largest graph of such a build.
+    pub fn largest_graph(options: Options, diagnostic: *Diagnostic) Error!u64 {
+        try option_room.check(options, diagnostic);
+        const plan = try option_room.plan(options, quant.dim_code_of(options.dim), diagnostic);
+        return if (plan.partitions > 0) plan.members_max else options.n;
+    }
+
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!*Builder {
         try option_room.check(options, diagnostic);
         const params: quant.CodeParams = .{
@@ -944,9 +951,22 @@ fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: 
 }
 
 /// The graph of rows by what queries will compare.
-fn link_anew(builder: *Builder, points: *const quant.BuildCodes, options: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
+fn link_anew(builder: *Builder, points: *const quant.BuildCodes, given: graph.BuildOptions, keeper: *resume_room.GraphKeeper) (graph.Error || error{NotKept})!graph.Graph {
+    var options = given;
+    options.walks = begin_walks(builder, points);
+    defer end_walks(builder);
     if (builder.options.metric != .ip) return graph.build_kept(quant.BuildCodes, builder.allocator, points, options, keeper);
     return graph.build_kept(quant.ProductCodes, builder.allocator, &.of(points), options, keeper);
+}
+
+/// Until `end_walks`.
+fn begin_walks(builder: *const Builder, points: *const quant.BuildCodes) ?graph.Walks {
+    const walker = builder.options.walker orelse return null;
+    return walker.begin(walker.context, points, builder.options.metric == .ip);
+}
+
+fn end_walks(builder: *const Builder) void {
+    if (builder.options.walker) |walker| walker.end(walker.context);
 }
 
 fn has_room_for(builder: *const Builder, warm_start: *const WarmStart) bool {
@@ -1177,6 +1197,8 @@ pub const Partitions = struct {
         var options = graph_options(builder, builder.options.seed +% partition);
         // Reachable from the hub, to which the tree of hubs leads; a partition of guests alone has none.
         if (std.sort.binarySearch(u32, rows, self.clusters.hubs[partition], compare)) |hub| options.entry = @intCast(hub);
+        if (initial == null) options.walks = begin_walks(builder, &codes);
+        defer if (initial == null) end_walks(builder);
         const linked = if (initial) |*lists|
             go_on(builder, &codes, options, lists)
         else if (builder.options.metric == .ip)

@@ -8,6 +8,7 @@ pub const Metric = space.Metric;
 pub const Dtype = space.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
+pub const Walker = @import("options.zig").Walker;
 pub const WarmStart = @import("warm_start.zig").WarmStart;
 pub const recommit = @import("committed.zig").recommit;
 pub const space = @import("space.zig");

@@ -14,6 +14,14 @@ const Dtype = space.Dtype;
 /// Links a vertex in links.bin unless a build names a number.
 pub const links_usual = 32;
 
+/// Another device, which walks for one graph after the other while it is built.
+pub const Walker = struct {
+    context: *anyopaque,
+    /// Null where it makes no walks for this graph. `product`: distances are those of `quant.ProductCodes`.
+    begin: *const fn (context: *anyopaque, points: *const quant.BuildCodes, product: bool) ?graph.Walks,
+    end: *const fn (context: *anyopaque) void,
+};
+
 pub const Options = struct {
     dim: u32,
     n: u64,
@@ -46,6 +54,7 @@ pub const Options = struct {
     /// Nobody goes on from this build if it is killed: nothing is saved for that, and what waits for placement waits in
     /// memory where the budget has room.
     transient: bool = false,
+    walker: ?Walker = null,
 
     /// Links a vertex in links.bin.
     pub fn links(self: *const Options) u32 {
@@ -86,7 +95,7 @@ pub const Options = struct {
             @intFromBool(self.page_links),
             @intFromBool(self.page_codes),
             // One thread promises the same bytes every time, so it goes on from no other's work.
-            @intFromBool(self.threads == 1),
+            if (self.threads == 1) 1 + @as(u32, @intFromBool(self.walker != null)) else 0,
             self.seed,
             @intFromBool(self.store_vectors),
             self.affinity_percent,

@@ -522,7 +522,7 @@ const Lane = struct {
             .stop_share = one.stop.share,
             .visited_slots = layout.visited_slots_of(one.list_size),
         };
-        const warps = std.math.clamp(block_shared_max / batch.warp_bytes(), 1, block_warps_max);
+        const warps = batch.block_warps();
         var arguments = [_]?*anyopaque{ &own, &batch };
         try navigator.card.launch(navigator.function, .{
             .blocks = std.math.divCeil(u32, self.count, warps) catch unreachable,
@@ -530,10 +530,6 @@ const Lane = struct {
             .shared_bytes = warps * batch.warp_bytes(),
         }, self.stream, &arguments, diagnostic);
     }
-
-    /// Every block may have as much without a question.
-    const block_shared_max = 48 << 10;
-    const block_warps_max = 4;
 
     fn wait(self: *Lane, navigator: *Navigator, diagnostic: *driver.Diagnostic) driver.Error!void {
         const card = &navigator.card;
