@@ -1,7 +1,8 @@
 """``bench gpu``: a GPU against the processors beside it, in eight minutes; it needs only the wheel.
 
 Sections, in order: answers next to those of the CPU, over random indexes, in odd batches; navigation, by
-list size; whole calls, by size. Data are made from a seed. A section begins only while there is time for it.
+list size; whole calls, by size; a build. Data are made from a seed. A section begins only while there is time
+for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,6 +47,9 @@ BATCHES = (1, 31, 32, 33)
 LISTS_COMPARED = (40, 400)
 LISTS = (20, 50, 100, 200, 400)
 CALLS = (32, 100, 256, 1000, 3000, 10_000, 100_000)
+#: Builds are compared at these lists, with so many queries.
+LISTS_OF_BUILDS = (30, 100)
+QUERIES_OF_BUILDS = 1000
 #: The list of whole calls: about recall 0.95 over a million clustered rows.
 CALL_LIST = 100
 
@@ -112,6 +117,7 @@ def measured(plan: Plan, folder: Path) -> Iterator[Line]:
         ("1 answers", 0.0, _answers),
         ("2 navigation", 0.35, _navigation),
         ("3 calls", 0.2, _calls),
+        ("4 build", 0.15, _build),
     )
     for name, share, section in sections:
         left = end - time.monotonic()
@@ -203,25 +209,27 @@ def _answers(plan: Plan, folder: Path) -> Iterator[Line]:
         )
 
 
+def _rows(plan: Plan) -> tuple[AnyArray, AnyArray]:
+    """The rows of the other sections, and queries, each near a row."""
+    vectors = _clustered(np.random.default_rng(46), plan.rows + plan.largest_call, plan.dim)
+    return vectors[: plan.rows], vectors[plan.rows :]
+
+
 def _large(plan: Plan, folder: Path) -> tuple[Path, AnyArray]:
-    """The index of the other sections, and queries, each near a row."""
+    """The index of the other sections, and its queries."""
     path, asked = folder / "large.velo", folder / "queries.npy"
     if not asked.exists():
-        rng = np.random.default_rng(46)
-        count = plan.largest_call
-        vectors = _clustered(rng, plan.rows + count, plan.dim)
-        velo.build(path, vectors[: plan.rows], threads=plan.threads, calibrate=False).close()
-        np.save(asked, vectors[plan.rows :])
+        rows, queries = _rows(plan)
+        began = time.monotonic()
+        velo.build(path, rows, threads=plan.threads, calibrate=False).close()
+        (folder / "seconds").write_text(str(time.monotonic() - began))
+        np.save(asked, queries)
     return path, np.load(asked)
 
 
 def _navigation(plan: Plan, folder: Path) -> Iterator[Line]:
     """The kernel with its copies, in batches of 8,192 at most."""
-    began = time.monotonic()
     path, asked = _large(plan, folder)
-    yield Line(
-        "2 navigation", f"build of {plan.rows:,} rows, by the CPU, s", "", f"{time.monotonic() - began:.1f}"
-    )
     asked = asked[: min(len(asked), 32_768)]
     with velo.open(path, memory=None, threads=plan.threads, device=plan.device) as index:
         info = index.info()["gpu"]
@@ -277,3 +285,42 @@ def _calls(plan: Plan, folder: Path) -> Iterator[Line]:
                 f"{rates[1]:,.0f}",
                 f"× {rates[0] / rates[1]:.2f}" if same >= SAME_LEAST else "differs",
             )
+
+
+def _build(plan: Plan, folder: Path) -> Iterator[Line]:
+    """The same rows once more, by the GPU: seconds; recall and pages at equal lists."""
+    path, _ = _large(plan, folder)
+    expected_seconds = float((folder / "seconds").read_text())
+    rows, asked = _rows(plan)
+    built = folder / "built.velo"
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", velo.GpuWarning)
+        velo.build(built, rows, threads=plan.threads, calibrate=False, device=plan.device).close()
+    seconds = time.monotonic() - began
+    yield Line(
+        "4 build",
+        f"{plan.rows:,} rows, s",
+        f"{seconds:.1f}",
+        f"{expected_seconds:.1f}",
+        f"× {seconds / expected_seconds:.2f} of the time",
+    )
+    asked = asked[:QUERIES_OF_BUILDS]
+    norms = np.einsum("ij,ij->i", rows, rows)
+    pieces = np.array_split(asked, 10)
+    nearest = np.concatenate([np.argpartition(norms - 2 * one @ rows.T, K, axis=1)[:, :K] for one in pieces])
+    for list_size in LISTS_OF_BUILDS:
+        found = []
+        for one in (built, path):
+            with velo.open(one, threads=plan.threads) as index:
+                found.append(index.search(asked, K, list_size=list_size))
+        recalls = [_overlap(nearest, one.ids) for one in found]
+        pages = [_pages(one) / len(asked) for one in found]
+        holds = recalls[0] >= recalls[1] - 0.01 and pages[0] <= 1.05 * pages[1]
+        yield Line(
+            "4 build",
+            f"list {list_size}: recall@{K}, pages of a query",
+            f"{recalls[0]:.4f}, {pages[0]:.2f}",
+            f"{recalls[1]:.4f}, {pages[1]:.2f}",
+            "as the CPU's" if holds else "differs",
+        )

@@ -274,7 +274,7 @@ def test_bench_runs_over_a_simulated_gpu(on_gpu: Program, root: Path, tmp_path: 
         sys.stdout = sys.stderr
         main()
     """
-    for seconds, wanted in (("200", "3 calls"), ("0.001", "machine")):
+    for seconds, wanted in (("200", "4 build"), ("0.001", "machine")):
         out = tmp_path / f"{seconds}.json"
         on_gpu(program, arguments=(seconds, out), cwd=root)
         lines = json.loads(out.read_text())

@@ -1,4 +1,4 @@
-//! Walks of a build on a card (`graph.Walks`): codes are uploaded once, links before each batch, and what was followed comes back.
+//! Walks of a build on a card (`graph.Walks`): codes are uploaded once, links before each batch, and the followed vertices come back.
 //! A million lists of 32 links are 128 MB, a few milliseconds of upload; nothing is kept in step row by row.
 const std = @import("std");
 const quant = @import("quant");
@@ -13,7 +13,7 @@ pub const Options = struct {
     /// Vertices of a batch, at most.
     most: u32 = 1 << 15,
 
-    /// What a walk on the host may follow (`graph.search.Scratch`).
+    /// The most vertices that a walk on the host follows (`graph.search.Scratch`).
     pub fn followed_max(self: Options) u32 {
         return 4 * @max(self.list_size, 16);
     }
