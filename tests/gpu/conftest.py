@@ -66,7 +66,7 @@ def simulated_library(root: Path) -> Path:
 
 @pytest.fixture
 def on_gpu(simulated_library: Path, sample: Any, sample_path: Path) -> Callable[..., list[Any]]:
-    """What a program says; it has `path`, an index over the sample, and 600 `queries`."""
+    """The output of a program with `path`, an index over the sample, and 600 `queries`."""
 
     def run(
         program: str, path: Path = sample_path, *, arguments: tuple[Any, ...] = (), **options: Any

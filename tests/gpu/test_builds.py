@@ -49,7 +49,7 @@ DATA = """
 
 @pytest.fixture
 def building(on_gpu: Program, tmp_path: Path) -> Program:
-    """Say what a program says that begins with `DATA`."""
+    """The output of a program that begins with `DATA`."""
 
     def run(program: str) -> list[Any]:
         return on_gpu(textwrap.dedent(DATA) + textwrap.dedent(program), tmp_path / "built.velo")

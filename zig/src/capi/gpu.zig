@@ -1,5 +1,5 @@
 //! The GPUs of a process: each is opened by the first index or build that asks for it and closed with the last; segments in their
-//! memory; builds that they walk for; what velo_gpu_info of velo.h says of them.
+//! memory; walks for builds; velo_gpu_info of velo.h.
 const std = @import("std");
 const build_options = @import("build_options");
 const gpu = @import("gpu");

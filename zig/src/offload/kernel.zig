@@ -1,4 +1,4 @@
-//! Kernels as both drivers have them: PTX, and what the fake one runs in its place.
+//! The kernels of both drivers: PTX, and the host functions that the fake one runs instead.
 const std = @import("std");
 const gpu = @import("gpu");
 const layout = gpu.layout;
