@@ -47,9 +47,12 @@ def test_http_answers_equal_those_of_the_library(
             assert found.column("tags").to_pylist() == table.column("tags").to_pylist()
             assert found.column("price").to_pylist() == table.column("price").to_pylist()
         assert (answer.shards_answered, answer.shards_total, answer.partial) == (1, 1, False)
-        # Which of them were read for another query as well is chance.
-        wanted = int((filtered.stats["reads"] + filtered.stats["shared_reads"]).sum())
-        assert round((answer.stats["reads"] + answer.stats["shared_reads"]).sum()) == wanted
+        # Whether a page came from the device, with a read for another query, or from memory depends on time.
+        wanted, got = (
+            sum(round(one.stats[name].sum()) for name in ("reads", "shared_reads", "cache_hits"))
+            for one in (filtered, answer)
+        )
+        assert got == wanted > 0
 
 
 def test_recall_through_http(served_index: Served, sample: Any) -> None:

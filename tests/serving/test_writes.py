@@ -210,7 +210,7 @@ def test_acknowledged_rows_survive_the_kill_of_a_shard(named: Served, client: Cl
     for writer in writers:
         writer.join()
     until(lambda: all_up(named))
-    assert len(told) > 60
+    assert len(told) > 40
     found = rows_of(client)
     assert set(told) <= found.keys()
 
