@@ -231,7 +231,7 @@ class Card:
         return self.put(rows.tobytes())
 
     def run(self, entry: ptx.Entry, index: bytes, batch: bytes, queries: int, list_size: int) -> None:
-        """In blocks of two warps, the last of which may have nothing to do."""
+        """Run a kernel in blocks of two warps. The last warp of an odd number of queries is idle."""
         warp_bytes = 8 * (-(-list_size // 32) * 32) + 32 * 12 + 4 * SLOTS
         for number in range(-(-queries // 2) * 2):
             warp = ptx.Warp(
@@ -250,7 +250,7 @@ class Card:
 
 
 def candidates_of(keys: npt.NDArray[np.int64]) -> list[tuple[float, int]]:
-    """``quant.Candidate``s."""
+    """Distances and vertices of candidates (``quant.Candidate``)."""
     bits = (keys >> 32).astype(np.int32)
     at = (bits ^ (bits >> 31 & 0x7FFF_FFFF)).view(np.float32)
     vertices = (keys & 0xFFFF_FFFF) >> 1

@@ -26,7 +26,7 @@ def ptxas() -> Path:
         found = []
     named = found[0] if found else shutil.which("ptxas")
     if named is None:
-        pytest.skip("LOUD: no ptxas: install nvidia-cuda-nvcc-cu12, which assembles kernels of GPUs")
+        pytest.skip("LOUD: ptxas is missing: pip install nvidia-cuda-nvcc-cu12")
     return Path(named)
 
 

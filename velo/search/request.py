@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -111,37 +111,35 @@ class Request(Answer):
 
     # ---- native arguments
 
-    def calls(self) -> list[tuple[Segment, Sequence[Any], Answer]]:
-        """For each native call its first segment, its arguments up to the answer, and the answer."""
+    def calls(self) -> Iterator[tuple[Segment, Sequence[Any], Answer]]:
+        """For each native call its first segment, its arguments up to the answer, and the answer.
+
+        Each call is limited to the time that the calls before it have left.
+        """
         segments = self.rows.segments
         if not segments:
-            return []
+            return
         filters = self._kept([one.alive.applied(self._filters_of(one.stretch)) for one in segments])
         self.filter_count = max(map(len, filters))
-        found: list[tuple[Segment, Sequence[Any], Answer]] = []
         most = native_limit("segments").high
         delta = self._delta(self.rows.deltas[0]) if self.rows.deltas else _native.ffi.NULL
         for start in range(0, len(segments), most):
+            if start > 0:
+                self.end_by_deadline()
             answer = self if start == 0 else Answer(self.query_count, self.k)
             array = self._segments(segments[start : start + most], filters[start : start + most])
-            found.append(
-                (
-                    segments[start].opened,
-                    (
-                        array,
-                        len(array),
-                        delta,
-                        self.query_pointer,
-                        self.dtype,
-                        self.query_count,
-                        self.filter_count,
-                        self.options,
-                    ),
-                    answer,
-                )
+            arguments = (
+                array,
+                len(array),
+                delta,
+                self.query_pointer,
+                self.dtype,
+                self.query_count,
+                self.filter_count,
+                self.options,
             )
+            yield segments[start].opened, arguments, answer
             delta = _native.ffi.NULL  # the first call searches it
-        return found
 
     def _filters_of(self, stretch: int) -> list[NativeFilter | None]:
         """The filters over the rows of one stretch."""

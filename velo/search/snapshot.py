@@ -269,7 +269,7 @@ class Snapshot:
         if self.deltas or not self.segments:
             return None
         request = self.request(np.zeros((1, self.dim), np.float32), 1, None, Effort())
-        calls = request.calls()
+        calls = list(request.calls())
         array, count, delta = calls[0][1][:3]
         # The request itself would close a circle of references, which would keep merged segments open.
         return (array, count, delta, request.filter_count, request.pointers) if len(calls) == 1 else None
@@ -288,10 +288,7 @@ class Snapshot:
         if request.query_count == 0:
             return request
         answers = []
-        for number, (_, arguments, answer) in enumerate(request.calls()):
-            if number > 0:
-                request.end_by_deadline()
-                arguments = (*arguments[:-1], request.options)
+        for _, arguments, answer in request.calls():
             status = _native.lib.velo_search_segments(*(*arguments, answer.out))
             if status != 0:
                 self.check_open()  # its errors name the index
@@ -310,10 +307,7 @@ class Snapshot:
         if request.query_count == 0:
             return request
         answers = []
-        for number, (first, arguments, answer) in enumerate(request.calls()):
-            if number > 0:
-                request.end_by_deadline()
-                arguments = (*arguments[:-1], request.options)
+        for first, arguments, answer in request.calls():
             submit = partial(_native.lib.velo_submit_segments, *(*arguments, answer.out))
             try:
                 status = await first.completions.run(submit, (request, answer))  # it has the ticket
