@@ -28,14 +28,18 @@ const Answers = struct {
     }
 };
 
-/// An open index, its workers, and a GPU.
+/// An open index over a world, and its workers.
 const Setup = struct {
+    world: World,
     reader: index.Reader,
     shared: search.Shared,
     running: Running,
     queries_least: u32,
 
-    fn init(self: *Setup, world: *World) !void {
+    fn init(self: *Setup, seed: u64) !void {
+        const world = &self.world;
+        try world.init(seed);
+        errdefer world.deinit();
         self.queries_least = 1;
         self.reader = try index.Reader.open(testing.allocator, world.path, running_file.options_of(.links_in_memory), &world.diagnostic);
         errdefer self.reader.deinit();
@@ -48,6 +52,7 @@ const Setup = struct {
         self.running.deinit();
         self.shared.deinit(testing.allocator);
         self.reader.deinit();
+        self.world.deinit();
     }
 
     fn workers(self: *Setup) offload.Workers {
@@ -62,9 +67,9 @@ const Setup = struct {
     const Way = union(enum) { workers, gpu: *offload.Navigator };
 
     /// Waits for the answers.
-    fn ask(self: *Setup, world: *const World, way: Way, parameters: search.Parameters, answers: *Answers) !void {
+    fn ask(self: *Setup, way: Way, parameters: search.Parameters, answers: *Answers) !void {
         const sinks = answers.sinks();
-        var call = self.call_of(world, parameters, &sinks);
+        var call = self.call_of(parameters, &sinks);
         call.segment.segment = self.running.segment;
         call.job.segments = (&call.segment)[0..1];
         const taken = switch (way) {
@@ -75,11 +80,11 @@ const Setup = struct {
         call.done.wait();
     }
 
-    fn call_of(_: *Setup, world: *const World, parameters: search.Parameters, sinks: *const search.Answers) Call {
+    fn call_of(self: *const Setup, parameters: search.Parameters, sinks: *const search.Answers) Call {
         return .{
             .segment = .{ .segment = undefined, .parameters = parameters },
             .job = .{
-                .queries = std.mem.sliceAsBytes(world.queries),
+                .queries = std.mem.sliceAsBytes(self.world.queries),
                 .query_bytes = dim * 4,
                 .dtype = .f32,
                 .count = query_count,
@@ -117,16 +122,13 @@ fn expect_alike(expected: *const Answers, found: *const Answers) !void {
 }
 
 test "batches that a GPU navigated are answered as by workers alone, in threads" {
-    var world: World = undefined;
-    try world.init(3);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(3);
     defer setup.deinit();
     for ([_]u32{ 20, 60, 512 }) |list_size| {
         var parameters = parameters_of(list_size);
         var expected: Answers = .{};
-        try setup.ask(&world, .workers, parameters, &expected);
+        try setup.ask(.workers, parameters, &expected);
         for ([_]u32{ 1, 7, query_count }) |batch_max| {
             const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
             defer gpu.fake.remove();
@@ -134,15 +136,15 @@ test "batches that a GPU navigated are answered as by workers alone, in threads"
             const navigator = try open(.{ .batch_max = batch_max, .threads = 2 }, &diagnostic);
             const resident = try navigator.add(&setup.shared, &diagnostic);
             var found: Answers = .{};
-            try setup.ask(&world, .{ .gpu = navigator }, parameters, &found);
+            try setup.ask(.{ .gpu = navigator }, parameters, &found);
             try expect_alike(&expected, &found);
             const batches = (query_count + batch_max - 1) / batch_max;
             try testing.expectEqual(offload.Counts{ .batches = batches, .queries = query_count, .busy_us = navigator.counts.busy_us }, navigator.counts);
             try testing.expectEqual(batches, fake.launches);
             parameters.exact = true; // from the stored vectors: the same bound, burst and finish
-            try setup.ask(&world, .{ .gpu = navigator }, parameters, &found);
+            try setup.ask(.{ .gpu = navigator }, parameters, &found);
             parameters.exact = false;
-            for (found.distances, found.vertices, 0..) |distance, vertex, i| try testing.expectEqual(world.distance(i / k, @intCast(vertex)), distance);
+            for (found.distances, found.vertices, 0..) |distance, vertex, i| try testing.expectEqual(setup.world.distance(i / k, @intCast(vertex)), distance);
             navigator.remove(resident);
             navigator.close();
             try testing.expect(fake.is_empty());
@@ -151,11 +153,8 @@ test "batches that a GPU navigated are answered as by workers alone, in threads"
 }
 
 test "calls that are short, long of list or cut off stay with the workers" {
-    var world: World = undefined;
-    try world.init(5);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(5);
     defer setup.deinit();
     const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
     defer gpu.fake.remove();
@@ -163,19 +162,19 @@ test "calls that are short, long of list or cut off stay with the workers" {
     const navigator = try open(.{}, &diagnostic);
     defer navigator.close();
     var answers: Answers = .{};
-    try setup.ask(&world, .{ .gpu = navigator }, parameters_of(60), &answers); // not resident
+    try setup.ask(.{ .gpu = navigator }, parameters_of(60), &answers); // not resident
     const resident = try navigator.add(&setup.shared, &diagnostic);
     defer navigator.remove(resident);
     setup.queries_least = query_count + 1;
-    try setup.ask(&world, .{ .gpu = navigator }, parameters_of(60), &answers);
+    try setup.ask(.{ .gpu = navigator }, parameters_of(60), &answers);
     setup.queries_least = 1;
-    try setup.ask(&world, .{ .gpu = navigator }, parameters_of(gpu.layout.list_size_max + 1), &answers);
-    try setup.ask(&world, .{ .gpu = navigator }, search.parameters.resolve(.{ .k = k, .recall = 1 }, .{}), &answers);
+    try setup.ask(.{ .gpu = navigator }, parameters_of(gpu.layout.list_size_max + 1), &answers);
+    try setup.ask(.{ .gpu = navigator }, search.parameters.resolve(.{ .k = k, .recall = 1 }, .{}), &answers);
     try testing.expectEqual(0, fake.launches);
     for (answers.outcomes) |outcome| try testing.expectEqual(.ok, outcome);
 
     const sinks = answers.sinks();
-    var call = setup.call_of(&world, parameters_of(60), &sinks);
+    var call = setup.call_of(parameters_of(60), &sinks);
     call.segment.segment = setup.running.segment;
     call.job.segments = (&call.segment)[0..1];
     call.job.canceled.store(true, .monotonic);
@@ -187,14 +186,11 @@ test "calls that are short, long of list or cut off stay with the workers" {
 }
 
 test "whichever call of the driver fails, all queries are answered and nothing is left behind" {
-    var world: World = undefined;
-    try world.init(7);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(7);
     defer setup.deinit();
     var expected: Answers = .{};
-    try setup.ask(&world, .workers, parameters_of(60), &expected);
+    try setup.ask(.workers, parameters_of(60), &expected);
     var points: u32 = 0;
     for ([_]enum { once, memory, lost }{ .once, .memory, .lost }) |kind| {
         var number: u64 = 1;
@@ -211,7 +207,7 @@ test "whichever call of the driver fails, all queries are answered and nothing i
                 const added = navigator.add(&setup.shared, &diagnostic);
                 if (added) |resident| {
                     var found: Answers = .{};
-                    try setup.ask(&world, .{ .gpu = navigator }, parameters_of(60), &found);
+                    try setup.ask(.{ .gpu = navigator }, parameters_of(60), &found);
                     try expect_alike(&expected, &found);
                     const state = navigator.state();
                     if (state.counts.failed_queries > 0) try testing.expect(state.failure.len > 0);
@@ -230,11 +226,8 @@ test "whichever call of the driver fails, all queries are answered and nothing i
 }
 
 test "a segment that does not fit names what it takes and what is free" {
-    var world: World = undefined;
-    try world.init(9);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(9);
     defer setup.deinit();
     _ = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels, .budget_bytes = 10_000 });
     defer gpu.fake.remove();
@@ -247,14 +240,11 @@ test "a segment that does not fit names what it takes and what is free" {
 }
 
 test "lists that are none are refused, and the query is navigated for again" {
-    var world: World = undefined;
-    try world.init(11);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(11);
     defer setup.deinit();
     var expected: Answers = .{};
-    try setup.ask(&world, .workers, parameters_of(60), &expected);
+    try setup.ask(.workers, parameters_of(60), &expected);
     // Zeros: a list of one vertex over and over.
     const zeros = struct {
         fn run(arguments: []const []const u8, _: u32, _: u32) void {
@@ -273,17 +263,14 @@ test "lists that are none are refused, and the query is navigated for again" {
     const resident = try navigator.add(&setup.shared, &diagnostic);
     defer navigator.remove(resident);
     var found: Answers = .{};
-    try setup.ask(&world, .{ .gpu = navigator }, parameters_of(60), &found);
+    try setup.ask(.{ .gpu = navigator }, parameters_of(60), &found);
     try testing.expectEqualSlices(i64, &expected.vertices, &found.vertices);
     try testing.expectEqual(query_count, navigator.state().counts.refused_lists);
 }
 
 test "a segment that is closed while batches of a call are under way ends the call, in threads" {
-    var world: World = undefined;
-    try world.init(13);
-    defer world.deinit();
     var setup: Setup = undefined;
-    try setup.init(&world);
+    try setup.init(13);
     defer setup.deinit();
     const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
     defer gpu.fake.remove();
@@ -292,7 +279,7 @@ test "a segment that is closed while batches of a call are under way ends the ca
     const resident = try navigator.add(&setup.shared, &diagnostic);
     var answers: Answers = .{};
     const sinks = answers.sinks();
-    var late = setup.call_of(&world, parameters_of(60), &sinks);
+    var late = setup.call_of(parameters_of(60), &sinks);
     late.segment.segment = setup.running.segment;
     late.job.segments = (&late.segment)[0..1];
     late.job.deadline_us = 1;
@@ -301,7 +288,7 @@ test "a segment that is closed while batches of a call are under way ends the ca
     try testing.expectEqual(.timeout, late.job.outcome());
     try testing.expectEqual(0, fake.launches);
 
-    var call = setup.call_of(&world, parameters_of(60), &sinks);
+    var call = setup.call_of(parameters_of(60), &sinks);
     call.segment.segment = setup.running.segment;
     call.job.segments = (&call.segment)[0..1];
     try testing.expect(navigator.submit(&call.job, 1, setup.workers()));
