@@ -20,7 +20,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 import velo
-from velo.errors import SearchTimeoutError
 from velo_serving.gateway import bodies, collections
 from velo_serving.gateway.access import (
     DOCS_FILES,
@@ -53,7 +52,12 @@ from velo_serving.gateway.schemas import (
 from velo_serving.gateway.tracing import Traced
 from velo_serving.gateway.watched import Aliases
 from velo_serving.gateway.write_bodies import WRITES
-from velo_serving.protocol.errors import BodyTooLargeError, QueueFullError, UnsupportedMediaTypeError
+from velo_serving.protocol.errors import (
+    BodyTooLargeError,
+    DeadlineExceededError,
+    QueueFullError,
+    UnsupportedMediaTypeError,
+)
 from velo_serving.protocol.limits import GatewayLimits, RouterLimits
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
 from velo_serving.protocol.types import Answer, SearchRequest
@@ -456,7 +460,7 @@ async def _search(now: Generation, parsed: SearchRequest) -> Answer:
 def _check_in_time(spent_s: float, limit_s: float) -> None:
     """Refuse to search, or to answer, after the deadline, which counts from the request line."""
     if spent_s >= limit_s:
-        raise SearchTimeoutError(f"the deadline passed: {spent_s:.3f} s since the request arrived")
+        raise DeadlineExceededError(f"the deadline passed: {spent_s:.3f} s since the request arrived")
 
 
 def _limits_of(backend: Backend) -> RouterLimits:
