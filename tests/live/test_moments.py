@@ -154,6 +154,6 @@ def test_a_reader_sees_one_snapshot_whenever_a_writer_acts(
 
 
 def test_processes_read_beside_a_writer(tmp_path: Path, random: np.random.Generator) -> None:
-    calls, errors = soak.run(tmp_path, long.count(2, 300), int(random.integers(1 << 30)), long.count(2, 4))
+    calls, errors = soak.run(tmp_path, long.count(2, 150), int(random.integers(1 << 30)), long.count(2, 4))
     assert not errors, errors[0]
     assert set(calls) == {"write", "open", *soak.KINDS}
