@@ -71,12 +71,18 @@ class Admitted:
             await self._app(scope, receive, send)
             return
         arrived = arrived_at(scope)
+
+        async def complete(part: Message) -> None:
+            """Wait for a turn once the body is complete; the deadline is in its first part or its last."""
+            if part["type"] == "http.request" and not part.get("more_body"):
+                texts = [one.get("body", b"") for one in ([first] if part is first else [first, part])]
+                found = next(filter(None, map(_TIMEOUT.search, [*texts, scope["query_string"]])), None)
+                await self._wait(arrived, None if found is None else int(found[1]) / 1000)
+
         try:
             with stopped_by_server(scope):
                 first = await self._first(receive)
-                if not first.get("more_body"):
-                    found = _TIMEOUT.search(first.get("body", b"")) or _TIMEOUT.search(scope["query_string"])
-                    await self._wait(arrived, None if found is None else int(found[1]) / 1000)
+                await complete(first)
         except ServingError as error:
             scope["route"] = _ROUTE
             await error_response(error)(scope, receive, send)
@@ -84,7 +90,11 @@ class Admitted:
         parts = [first]
 
         async def again() -> Message:
-            return parts.pop() if parts else await receive()
+            if parts:
+                return parts.pop()
+            part = await receive()
+            await complete(part)
+            return part
 
         await self._app(scope, again, send)
 
