@@ -81,32 +81,20 @@ class Requests(ABC):
         ----------
         queries : array of shape (query_count, dim) or (dim,)
             None with `ids`, or with `text` alone.
-        k : int
+        k, filter, return_metadata, group_by, group_size, fusion, recall, list_size, exact
+            As in ``velo.Index.search``.
         ids : sequence of int or str, or one, optional
             Instead of queries: rows whose stored vectors are the queries.
-        filter : dict or str, optional
-            Restricts every query: conditions, or SQL text.
         filters : sequence of dict, str or None, optional
             A filter for each query.
-        return_metadata : sequence of str or True, optional
-            Columns of the hits; True for all.
         return_vectors : bool
             Return the stored vectors of the hits (``store_vectors=True``), as ``vectors``.
-        group_by : str, optional
-            A column: return the nearest k groups of rows with equal values.
-        group_size : int
-            Rows of a group.
         text : str or sequence of str, optional
-            Full-text search, as in ``velo.Index.search``, alone or with queries. Each shard ranks by the
-            statistics of its own rows.
-        fusion : {"rrf", "weighted"}, velo.RRF or velo.Weighted, optional
-            The fusion of full-text and vector search.
+            As in ``velo.Index.search``; each shard ranks by the statistics of its own rows.
         timeout_s : float, optional
             Deadline of this search at the server; default: the server's.
         allow_partial : bool
             False: a missing shard is an error.
-        **effort
-            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -159,17 +147,12 @@ class Requests(ABC):
 
         Parameters
         ----------
-        queries : array of shape (query_count, dim) or (dim,)
-            None with `ids`.
-        radius : float
-        ids, filter, filters, return_metadata, return_vectors :
+        queries, ids, filter, filters, return_metadata, return_vectors, timeout_s, allow_partial
             As for ``search``.
+        radius, recall, list_size, exact
+            As in ``velo.Index.range_search``.
         limit : int, optional
             Hits of a query at most; default: as many as the server allows.
-        timeout_s, allow_partial :
-            As for ``search``.
-        **effort
-            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -214,9 +197,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        filter : dict or str, optional
-        timeout_s : float, optional
-            Deadline at the server; default: the server's.
+        filter, timeout_s
+            As for ``search``.
 
         Returns
         -------
@@ -239,10 +221,8 @@ class Requests(ABC):
         Parameters
         ----------
         ids : sequence of int or str, or one
-        columns : sequence of str, or bool
-            All of them with True.
-        unknown : {"error", "skip"}
-            Whether unknown ids are an ``UnknownIdError``, or left out.
+        columns, unknown
+            As in ``velo.Index.get``.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
 
@@ -274,12 +254,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        filter : dict or str, optional
-        limit : int
-            Rows at most.
-        after : id, optional
-            The last id of the page before.
-        columns : sequence of str, or bool
+        filter, limit, after, columns
+            As in ``velo.Index.rows``.
         timeout_s : float, optional
             Deadline at the server; default: the server's.
 
@@ -314,25 +290,16 @@ class Requests(ABC):
         Parameters
         ----------
         query : array of shape (dim,)
-        k : int
-        filter : dict or str, optional
-        timeout_s : float, optional
-            Deadline at the server; default: the server's.
-        **effort
-            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
+        k, filter, timeout_s, recall, list_size, exact
+            As for ``search``.
 
         Returns
         -------
         list of dict
             Of each shard, what ``velo.Index.explain`` tells.
         """
-        fields = {
-            "vector": np.asarray(query, np.float32).tolist(),
-            "k": k,
-            "filter": filter,
-            **effort,
-            "timeout_s": timeout_s,
-        }
+        vector = np.asarray(query, np.float32).tolist()
+        fields = {"vector": vector, "k": k, "filter": filter, "timeout_s": timeout_s, **effort}
         return self._send(json_call(self._target.path("explain"), fields, itemgetter("shards")))
 
     # ---- writes, where the server was started with ``--writable`` ----
@@ -349,11 +316,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        vectors : array of shape (n, dim) or (dim,)
-        ids : sequence of int or str, optional
-            One for each row; none if the collection numbers its rows.
-        metadata : table or mapping of columns, optional
-            One row for each vector, with all columns of the collection.
+        vectors, ids, metadata
+            As in ``velo.Index.insert``.
         request : str, optional
             A name for this call, under which it can be repeated after a restart; default: a random one.
         timeout_s : float, optional
@@ -387,10 +351,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        vectors, metadata, request, timeout_s
-            As for ``insert``.
-        ids : sequence of int or str
-            Of one that is there several times the last row counts.
+        vectors, ids, metadata, request, timeout_s
+            As for ``insert``. Of an id that is there several times the last row counts.
 
         Returns
         -------
@@ -409,10 +371,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        ids : sequence of int or str, or one
-            Those that no row has are counted in ``missing``.
-        metadata : table or mapping of columns
-            One row an id, only the columns that change.
+        ids, metadata
+            As in ``velo.Index.update``.
         request, timeout_s
             As for ``insert``.
 
@@ -433,10 +393,8 @@ class Requests(ABC):
 
         Parameters
         ----------
-        ids : sequence of int or str, or one
-            Those that no row has are counted in ``missing``.
-        filter : dict or str
-            Instead of ids.
+        ids, filter
+            As in ``velo.Index.delete``.
         timeout_s : float, optional
 
         Returns
