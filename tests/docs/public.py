@@ -21,11 +21,11 @@ MODULES: dict[str, set[str]] = {
     "velo.integrations.langchain": set(),
     "velo.integrations.haystack": set(),
     "velo.integrations.llama_index": set(),
-    "velo_serving": set(),
+    "velo_serving": {"Backend", "Generation", "Router", "ServedCollection"},
 }
 
 #: Methods by which the rooms pass options on.
-PLUMBING = {"fill", "written"}
+PLUMBING = {"fill", "written", "records", "record", "exchange", "locate", "all_fields", "refuse_others"}
 
 
 @dataclass(frozen=True)

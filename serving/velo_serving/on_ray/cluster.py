@@ -241,18 +241,7 @@ class Cluster(JobSearches):
         return (self._about.record(self._healths),)
 
     async def record(self, collection: str, generation: int) -> CollectionRecord:
-        """Return the record of a generation.
-
-        Parameters
-        ----------
-        collection : str
-        generation : int
-            1 is the first; each publication is one more.
-
-        Returns
-        -------
-        CollectionRecord
-        """
+        """Return the record of a generation."""
 
         def ask() -> CollectionRecord:
             places = [one for one in places_of(collection) if one.generation == generation]
@@ -262,18 +251,7 @@ class Cluster(JobSearches):
         return await asyncio.to_thread(ask)
 
     async def exchange(self, collection: str, path: str, version: str) -> int:
-        """Publish for a gateway.
-
-        Parameters
-        ----------
-        collection, path, version : str
-            As in ``publish``.
-
-        Returns
-        -------
-        int
-            The number of the new generation.
-        """
+        """Publish for a gateway."""
         await asyncio.to_thread(self.publish, path, version)
         return self._about.generation
 
@@ -287,16 +265,7 @@ class Cluster(JobSearches):
         raise UnsupportedError(f"Ray placed the shards of {collection}: `velo snapshot` copies each")
 
     async def locate(self, place: Place) -> Endpoint:
-        """Return the endpoint of a shard; Ray is asked only if there is no connection.
-
-        Parameters
-        ----------
-        place : Place
-
-        Returns
-        -------
-        Endpoint
-        """
+        """Return the endpoint of a shard; Ray is asked only if there is no connection."""
         try:
             known: Any = self._actors.get(place)
             if known is not None:

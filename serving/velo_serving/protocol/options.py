@@ -270,25 +270,11 @@ class ServeOptions:
 
     @classmethod
     def all_fields(cls, *groups: Group) -> Iterator[Field]:
-        """List the options of some groups, or all.
-
-        Parameters
-        ----------
-        *groups : str
-
-        Returns
-        -------
-        iterator of Field
-        """
+        """List the options of some groups, or all."""
         return (one for one in _FIELDS.values() if not groups or one.said.group in groups)
 
     def refuse_others(self, groups: Sequence[Group]) -> None:
-        """Refuse given options of other groups.
-
-        Parameters
-        ----------
-        groups : sequence of str
-        """
+        """Refuse given options of other groups."""
         for one in _FIELDS.values():
             if one.said.group not in groups and getattr(self, one.name) != one.default:
                 why = _WHY[one.said.group]

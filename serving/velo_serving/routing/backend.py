@@ -19,23 +19,9 @@ FOLLOW_S = 10.0
 class Backend:
     """The served collections; ``start`` and ``close`` belong to the event loop that searches.
 
-    Parameters
-    ----------
-    collections : sequence of ServedCollection
-        At least one, with distinct names.
-    on_close : callable, optional
-        Awaited after the routers have closed.
-    start_s : float
-        How long ``start`` waits for shards that are not up at once.
-    keeper : Keeper, optional
-        Creates and drops collections, if clients may.
-    serve : callable, optional
-        Makes a served collection of the record of a new one.
-
-    Attributes
-    ----------
-    loop : AbstractEventLoop or None
-        The loop of ``start``.
+    ``on_close`` is awaited after the routers have closed. ``start`` waits for ``start_s`` for shards that are
+    not up at once. Clients may create and drop collections if there is a ``keeper``, of whose records
+    ``serve`` makes served collections.
     """
 
     def __init__(
@@ -69,21 +55,7 @@ class Backend:
         return tuple(self._collections.values())
 
     def collection(self, name: str | None = None) -> ServedCollection:
-        """Find a collection by its name or alias.
-
-        Parameters
-        ----------
-        name : str, optional
-            Default: the only collection.
-
-        Returns
-        -------
-        ServedCollection
-
-        Raises
-        ------
-        UnknownCollectionError
-        """
+        """Find a collection by its name or alias, or the only one."""
         names = ", ".join(self._collections)
         if name is None:
             if len(self._collections) == 1:
@@ -97,34 +69,13 @@ class Backend:
             raise UnknownCollectionError(f"no collection {name!r} here, only {names or 'none'}") from None
 
     def observe(self, observer_of: Callable[[str], Observer]) -> None:
-        """Report the events of each collection, including later ones.
-
-        Parameters
-        ----------
-        observer_of : callable
-            Makes an observer for the name of a collection; before ``start``.
-        """
+        """Report the events of each collection, including later ones, to an observer of its name."""
         self._observer_of = observer_of
         for served in self.collections:
             served.observe(observer_of(served.name))
 
     async def create(self, name: str, shape: Shape) -> ServedCollection:
-        """Make a collection without rows, and serve it.
-
-        Parameters
-        ----------
-        name : str
-        shape : Shape
-
-        Returns
-        -------
-        ServedCollection
-
-        Raises
-        ------
-        UnsupportedError, IndexExistsError, VeloError
-            There is no folder for collections, the name is taken, or ``velo.create`` fails.
-        """
+        """Make a collection without rows, and serve it."""
         keeper = self._kept()
         if name in self._collections or name in self._aliases:
             raise IndexExistsError(f"{name!r} is served here already", argument="name")
@@ -133,23 +84,7 @@ class Backend:
         return self.collection(name)
 
     async def drop(self, name: str) -> list[str]:
-        """Stop serving a collection, and remove what velo made of it.
-
-        Parameters
-        ----------
-        name : str
-            No alias.
-
-        Returns
-        -------
-        list of str
-            Names of files that velo did not make, which stay.
-
-        Raises
-        ------
-        UnsupportedError, UnknownCollectionError
-            It is outside the folder for collections, or unknown.
-        """
+        """Stop serving a collection and remove what velo made of it; return the names of other files."""
         keeper = self._kept()
         if name not in self._collections:
             raise UnknownCollectionError(f"no collection is called {name!r} here")
@@ -163,12 +98,7 @@ class Backend:
         return self._keeper
 
     async def follow(self, records: Sequence[CollectionRecord]) -> None:
-        """Serve exactly the collections of some records.
-
-        Parameters
-        ----------
-        records : sequence of CollectionRecord
-        """
+        """Serve exactly the collections of some records."""
         async with self._following:
             names = {record.name for record in records}
             dropped = [self._collections.pop(name) for name in set(self._collections) - names]
@@ -189,18 +119,7 @@ class Backend:
         return self._aliases
 
     def alias(self, aliases: Mapping[str, str]) -> None:
-        """Replace all aliases.
-
-        Parameters
-        ----------
-        aliases : mapping of str to str
-            Names of collections by their aliases.
-
-        Raises
-        ------
-        UnknownCollectionError
-            There is no such collection, or an alias is the name of one. Nothing changes.
-        """
+        """Replace all aliases, or none of them if one cannot be."""
         for alias, name in aliases.items():
             if alias in self._collections:
                 raise UnknownCollectionError(f"{alias!r} is a collection, so it cannot be an alias")
@@ -212,17 +131,7 @@ class Backend:
         self._aliases = dict(aliases)
 
     def ready(self, shards: int | None = None) -> bool:
-        """Tell whether enough shards of every collection are up.
-
-        Parameters
-        ----------
-        shards : int, optional
-            How many are enough, one by default; all, if a collection has fewer.
-
-        Returns
-        -------
-        bool
-        """
+        """Tell whether enough shards of every collection are up: one, ``shards`` of them, or all."""
         return self._started and all(
             served.router.shards_up >= min(shards or 1, served.router.shards_total)
             for served in self.collections

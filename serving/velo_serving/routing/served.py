@@ -31,16 +31,7 @@ LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The version that a name serves at one moment; a request is parsed, searched and answered by one.
-
-    Attributes
-    ----------
-    n, dim : int
-    metric : str
-    router : Router
-    version : str
-    number : int
-    """
+    """The version that a name serves at one moment; a request is parsed, searched and answered by one."""
 
     n: int
     dim: int
@@ -62,22 +53,9 @@ def check_version(version: str, served: str) -> None:
 
 
 class ServedCollection:
-    """A collection that is being served.
+    """A collection that is being served: ``now`` is its generation, which may change between two requests.
 
-    Parameters
-    ----------
-    name : str
-    now : Generation
-    directory : Directory, optional
-        Publishes and copies the collection.
-    generation_of : callable, optional
-        Makes the generation of a record of the directory.
-
-    Attributes
-    ----------
-    name : str
-    now : Generation
-        It may change at any time; a search holds it.
+    ``directory`` publishes and copies it, and ``generation_of`` makes a generation of a record.
     """
 
     def __init__(
@@ -110,12 +88,7 @@ class ServedCollection:
 
     @contextmanager
     def hold(self) -> Iterator[Generation]:
-        """Keep what is served now for a request, whatever is published meanwhile.
-
-        Returns
-        -------
-        context manager of Generation
-        """
+        """Keep what is served now for a request, whatever is published meanwhile."""
         now = self.now
         now.router.holders += 1
         try:
@@ -124,38 +97,12 @@ class ServedCollection:
             now.router.holders -= 1
 
     def observe(self, observer: Observer) -> None:
-        """Report to another observer; before ``start``.
-
-        Parameters
-        ----------
-        observer : Observer
-        """
+        """Report to another observer; before ``start``."""
         self._observer = observer
         self.router.observe(observer)
 
     async def publish(self, path: str, version: str) -> Generation:
-        """Serve another build under this name; no search fails, and each answer is of one version.
-
-        Parameters
-        ----------
-        path : str
-            A sharded build or a single index, visible to the processes of the shards.
-        version : str
-            The name of the build, different from the present one.
-
-        Returns
-        -------
-        Generation
-
-        Raises
-        ------
-        InvalidArgumentError
-            The version is empty, or served already.
-        PublicationError, DeviceError
-            It cannot be served; the former build still is.
-        BusyError
-            Another publication is in progress.
-        """
+        """Serve another build under this name; no search fails, and each answer is of one version."""
         if self._directory is None:
             raise UnsupportedError(f"nothing can be published as {self.name} here")
         check_version(version, self.now.version)
@@ -180,18 +127,7 @@ class ServedCollection:
         return self.now
 
     async def snapshot(self, path: str) -> None:
-        """Copy the current rows to another folder, as ``velo.Index.snapshot``.
-
-        Parameters
-        ----------
-        path : str
-            Visible to the processes of the shards; not there, or an empty folder.
-
-        Raises
-        ------
-        UnsupportedError, VeloError
-            The shards are on several machines or in an object store, or ``velo.Index.snapshot`` fails.
-        """
+        """Copy the current rows to another folder, as ``velo.Index.snapshot``."""
         if self._directory is None:
             raise UnsupportedError(f"no snapshot of {self.name} can be taken here")
         await self._directory.snapshot(self.name, path)
@@ -214,13 +150,7 @@ class ServedCollection:
         leaving.add_done_callback(self._leaving.discard)
 
     async def start(self, wait_s: float = 0.0) -> None:
-        """Ask all shards how they are, and from then on follow what is published.
-
-        Parameters
-        ----------
-        wait_s : float
-            So long it waits for shards that are not up at once.
-        """
+        """Ask all shards how they are, and from then on follow what is published."""
         self.router.on_successor = self._on_successor
         await self._until_up(self.router, wait_s)
 
