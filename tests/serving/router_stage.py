@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.spans import SilentObserver
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Answer, SearchRequest
 from velo_serving.routing.router import Router
 
@@ -39,7 +39,7 @@ def held_back(shard: CommandedChannel, k: int) -> asyncio.Event:
     return gate
 
 
-class Waits(SilentObserver):
+class Waits(Observer):
     """How long each request waited before it went to a shard."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import velo
 from tests.serving.exact_gateway import asked, serving
 from velo.errors import CorruptIndexError, DimensionMismatchError, VeloError
 from velo_serving import VectorSearch, open_local_backend, read_collection
+from velo_serving.hosting.processes import open_processes
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import open_shards
 from velo_serving.shard.shard import Shard
@@ -155,16 +157,12 @@ def test_a_shard_of_another_collection_is_refused(named: Path, vectors: np.ndarr
         open_shards(read_collection(copy), threads=1)
 
 
-async def test_shards_of_one_machine_share_its_cores(
+async def test_shards_of_one_process_share_its_threads(
     named: Path, vectors: np.ndarray, tmp_path: Path
 ) -> None:
     cores = len(os.sched_getaffinity(0))
     velo.build(tmp_path / "single.velo", vectors[:50], threads=1).close()
-    for path, options, threads in (
-        (named, {}, max(1, cores // 3)),
-        (named, {"threads": 2}, 2),
-        (tmp_path / "single.velo", {}, cores),
-    ):
+    for path, options, threads in ((named, {}, cores), (named, {"threads": 2}, 2)):
         shards = open_shards(read_collection(path), **options)
         assert {shard.health().details["threads"] for shard in shards} == {threads}
         for shard in shards:
@@ -172,7 +170,24 @@ async def test_shards_of_one_machine_share_its_cores(
 
     async with serving(open_local_backend([named, tmp_path / "single.velo"])) as client:
         told = (await client.get("/v1/collections/single")).json()["shards"]
-        assert [one["threads"] for one in told] == [max(1, cores // 4)]
+        assert [one["threads"] for one in told] == [cores]
+
+
+def test_processes_of_shards_share_the_processors(named: Path) -> None:
+    processors = os.sched_getaffinity(0)
+    with open_processes(named) as shards:
+        processes = shards.shards["named"]
+        threads = max(1, len(processors) // len(processes))
+        assert {one.spec.threads for one in processes} == {threads}
+        bound: Counter[int] = Counter()
+        for one in processes:
+            tasks = [int(path.name) for path in Path(f"/proc/{one.pid}/task").iterdir()]
+            masks = [os.sched_getaffinity(task) for task in tasks]
+            assert processors in masks, "threads that are not of the index run anywhere"
+            bound.update({processor for mask in masks if len(mask) == 1 for processor in mask})
+    if len(processors) > 1:
+        assert len(bound) == min(len(processors), threads * len(processes))
+        assert max(bound.values()) - min(bound.values()) <= 1
 
 
 def test_one_damaged_shard_makes_answers_partial(named: Path, vectors: np.ndarray, tmp_path: Path) -> None:

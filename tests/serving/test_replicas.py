@@ -12,7 +12,7 @@ from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from velo.errors import CorruptIndexError, InvalidArgumentError
 from velo_serving.protocol.errors import DeadlineExceededError, NoShardAnsweredError, ShardUnavailableError
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.spans import SilentObserver
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Answer, Failure, SearchRequest, ShardReply
 from velo_serving.routing.router import Router
 
@@ -25,7 +25,7 @@ USUAL_S = 0.01
 SLOW_S = 0.09
 
 
-class Noting(SilentObserver):
+class Noting(Observer):
     def __init__(self) -> None:
         self.hedges = 0
 

@@ -11,7 +11,7 @@ from tests.serving.fakes import CommandedChannel, HandClock, request, settle
 from tests.serving.router_stage import LIMITS, Stage, gated, held_back, on_stage
 from velo.errors import UnknownColumnError
 from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableError
-from velo_serving.protocol.spans import SilentObserver
+from velo_serving.protocol.spans import Observer
 from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardIdentity
 from velo_serving.routing.router import Router
 
@@ -231,7 +231,7 @@ async def test_a_working_shard_gets_bounded_extra_time(stage: Stage) -> None:
     await stage.clock.crank(LIMITS.busy_max_s - 1.0)
     assert stage.states == ["up"]
     changes: list[str] = []
-    stage.router._queues[0]._observer = note = SilentObserver()
+    stage.router._queues[0]._observer = note = Observer()
     note.shard_changed = lambda shard, up, reason: changes.append(reason)  # type: ignore[method-assign]
     await stage.clock.crank(1.5)
     assert "no search ended for 10 s" in changes[0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import pickle
 import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
 from velo_serving.protocol.hits import Costs, concat_hits, rows_of_hits, with_rows
 from velo_serving.protocol.types import Failure, Hits, SearchRequest, ShardReply
-from velo_serving.shard.shard import PART_HEAVY_QUERIES, PART_HITS, PART_QUERIES, Shard
+from velo_serving.shard.shard import LIGHT_FIRST_S, PART_FILTERED, PART_HITS, PART_QUERIES, PART_S, Shard
 
 VECTORS = np.random.default_rng(7).standard_normal((50, 4)).astype(np.float32)
 
@@ -106,7 +108,7 @@ def test_many_queries_are_split_and_their_results_joined(tmp_path: Path) -> None
     for options in ({}, {"filters": ({"parity": 1},)}, {"filters": filters, "return_metadata": ("parity",)}):
         index.calls.clear()
         reply = answer(shard, ask(*rows, **options))
-        size = PART_HEAVY_QUERIES if options else PART_QUERIES
+        size = PART_FILTERED if options else PART_QUERIES
         assert [call["queries"] for call in index.calls] == [size] * (len(rows) // size) + [7]
         assert isinstance(reply, Hits)
         assert reply.reads == 3 * len(rows)
@@ -164,6 +166,68 @@ def test_a_request_with_many_queries_lets_others_run_between_its_parts(tmp_path:
         assert len(index.calls) == calls, "a request that was canceled goes on in parts"
 
     asyncio.run(run())
+
+
+class Slow(ExactIndex):
+    """Takes a time for each query, and notes when calls began and ended; light ones wait for an event."""
+
+    def __init__(self, each_s: float) -> None:
+        super().__init__(VECTORS)
+        self.each_s = each_s
+        self.times: list[tuple[float, float, bool]] = []
+        self.gate = asyncio.Event()
+
+    async def search_async(self, queries: Any, k: int = 10, **options: Any) -> Any:
+        began, heavy = time.monotonic(), bool(options.get("exact"))
+        await (asyncio.sleep(self.each_s * len(queries)) if heavy else self.gate.wait())
+        found = await super().search_async(queries, k, **options)
+        self.times.append((began, time.monotonic(), heavy))
+        return found
+
+
+def test_heavy_requests_take_short_turns_between_light_ones(tmp_path: Path) -> None:
+    index = Slow(PART_S / 4)
+    shard = Shard(ShardSpec("a", str(tmp_path)), lambda spec: index)
+    shard.open()
+
+    async def run() -> None:
+        light = asyncio.create_task(shard.search(ask(2)))
+        heavy = [asyncio.create_task(shard.search(ask(*range(20), exact=True))) for _ in range(3)]
+        began = time.monotonic()
+        assert all(isinstance(reply, Hits) for reply in await asyncio.gather(*heavy))
+        assert not light.done()
+        index.gate.set()
+        await light
+        turns = [(start, end) for start, end, is_heavy in index.times if is_heavy]
+        # One at a time, each for about as long as light requests may wait; and none waits for ever.
+        assert len(index.calls) == 1 + len(turns) > 3 * (20 // 8)
+        assert max(call["queries"] for call in index.calls) < 20
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(turns)))
+        assert turns[0][0] - began > 0.9 * LIGHT_FIRST_S
+
+    asyncio.run(run())
+    shard.close()
+
+
+def test_canceled_light_queries_hold_up_no_heavy_one(tmp_path: Path, sample_path: Path) -> None:
+    shard = Shard(ShardSpec("0", str(sample_path), threads=1))
+    shard.open()
+    dim = shard.health().dim
+
+    async def run(cancel: bool) -> None:
+        ended: list[int] = []
+        request = SearchRequest(np.ones((64, dim), np.float32), 10)
+        asked = shard.search_each(request, 5.0, lambda rows, reply, costs: ended.extend(rows))
+        assert shard._turns.at_work == 64
+        for row in range(64 if cancel else 0):
+            asked.cancel(row)
+        while shard._turns.at_work:
+            await asyncio.sleep(0.001)
+        assert len(ended) == (0 if cancel else 64)
+
+    asyncio.run(run(True))
+    asyncio.run(run(False))
+    shard.close()
 
 
 def test_a_trial_ends_when_any_search_does(tmp_path: Path) -> None:

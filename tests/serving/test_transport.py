@@ -282,7 +282,8 @@ def bad_heads() -> list[tuple[bytes, bytes]]:
 def head_with(**changed: Any) -> bytes:
     """The head of a search for two vectors of four numbers, with other fields."""
     fields: dict[str, Any] = dict.fromkeys(_Search.__struct_fields__)
-    fields |= {"rows": 2, "dim": 4, "k": 3, "return_vectors": False, "allow_partial": True, **changed}
+    fields |= {"rows": 2, "dim": 4, "k": 3, "return_vectors": False, "allow_partial": True, "heavy": False}
+    fields |= changed
     return encode(list(fields.values()))
 
 

@@ -59,8 +59,9 @@ from velo_serving.protocol.errors import (
     UnsupportedMediaTypeError,
 )
 from velo_serving.protocol.limits import GatewayLimits, RouterLimits
+from velo_serving.protocol.loops import converted
 from velo_serving.protocol.requests import NOT_IN_ARROW, SearchBody, effort_of
-from velo_serving.protocol.types import Answer, SearchRequest
+from velo_serving.protocol.types import Answer, SearchRequest, ShardHealth
 from velo_serving.routing import hybrid, lookups
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.router import Router
@@ -72,8 +73,9 @@ DESCRIPTION = (
     "of its own; an answer says how many shards took part in it."
 )
 
-#: Encoding more numbers than this leaves the event loop for a thread.
+#: Encoding more numbers, or more rows of metadata, leaves the event loop for a thread.
 ENCODE_INLINE_MAX = 2_000
+ENCODE_ROWS_INLINE_MAX = 100
 
 #: Answers may be so late.
 LATE_S = 0.02
@@ -358,12 +360,17 @@ class _Gate:
     ) -> Response:
         limits, arrived = self._limits, arrived_at(request.scope)
         pairs = request.query_params.multi_items()
-        parsed = await self._apart(
-            bodies.is_long_to_parse(body, pairs, limits),
-            lambda: bodies.parse_search(
-                media_type, body, pairs, dim=now.dim, limits=limits, columns=lambda: _columns_of(now.router)
-            ),
+        parse = partial(
+            bodies.parse_search,
+            media_type,
+            body,
+            pairs,
+            dim=now.dim,
+            limits=limits,
+            columns=lambda: _columns_of(now.router),
         )
+        apart = bodies.is_long_to_parse(body, pairs, limits)
+        parsed = await asyncio.to_thread(parse) if apart else parse()
         limit_s = parsed.timeout_s or now.router.limits.timeout_default_s
         spent_s = time.monotonic() - arrived
         _check_in_time(spent_s, limit_s)
@@ -383,15 +390,14 @@ class _Gate:
         took_ms = (time.perf_counter() - started) * 1000
         hits = answer.hits
         numbers = hits.ids.size if hits.vectors is None else hits.vectors.size
-        big = numbers > ENCODE_INLINE_MAX or hits.metadata is not None
-        content = await self._apart(big, lambda: encoded(answer, took_ms, answer_type))
+        big = numbers > ENCODE_INLINE_MAX or (
+            hits.metadata is not None and hits.counts.sum() > ENCODE_ROWS_INLINE_MAX
+        )
+        encode = partial(encoded, answer, took_ms, answer_type)
+        content = await converted(encode) if big else encode()
         # A search that ends with its deadline has this time for its answer.
         _check_in_time(time.monotonic() - arrived, limit_s + LATE_S)
         return Response(content, media_type=answer_type)
-
-    @staticmethod
-    async def _apart(apart: bool, work: Any) -> Any:
-        return await asyncio.to_thread(work) if apart else work()
 
     async def _read(self, request: Request) -> bytes:
         limit = self._limits.body_bytes_max
@@ -480,36 +486,29 @@ def _summary(served: ServedCollection) -> CollectionSummary:
 
 
 def _columns_of(router: Router) -> list[str]:
-    reported = [one.health.details.get("columns", ()) for one in router.shards() if one.health is not None]
+    reported = ((one.health or ShardHealth()).details.get("columns", ()) for one in router.shards())
     return [str(name) for name in next(filter(None, reported), ())]
 
 
 def _describe(served: ServedCollection) -> CollectionAnswer:
-    states = served.router.shards()
-    shards: list[ShardAnswer] = []
-    for state in states:
-        health = state.health
-        shards.append(
-            ShardAnswer(
-                name=state.name,
-                state=state.state,
-                reason=state.reason,
-                n=health.n if health is not None else 0,
-                node=health.node if health is not None else "",
-                pid=health.pid if health is not None else 0,
-                memory_bytes=health.memory_bytes if health is not None else 0,
-                device=health.device if health is not None else "",
-                threads=int(health.details.get("threads", 0)) if health is not None else 0,
-                waiting_requests=state.waiting_requests,
-                calls_in_flight=state.calls_in_flight,
-            )
+    states = [(state, state.health or ShardHealth()) for state in served.router.shards()]
+    names = ("n", "node", "pid", "memory_bytes", "device")
+    shards = [
+        ShardAnswer(
+            state.name,
+            state.state,
+            state.reason,
+            **{name: getattr(health, name) for name in names},
+            threads=int(health.details.get("threads", 0)),
+            waiting_requests=state.waiting_requests,
+            calls_in_flight=state.calls_in_flight,
         )
+        for state, health in states
+    ]
     return CollectionAnswer(
         **structs.asdict(_summary(served)),
         columns=_columns_of(served.router),
-        writable=any(
-            state.health is not None and bool(state.health.details.get("writable")) for state in states
-        ),
+        writable=any(bool(health.details.get("writable")) for _, health in states),
         queries_admitted=served.router.queries_admitted,
         shards=shards,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from velo_serving.catalog.launcher import About
+from velo_serving.catalog.launcher import About, share_of_cores
 from velo_serving.catalog.records import Place
 from velo_serving.catalog.root import Root
 from velo_serving.catalog.spec import ShardSpec
@@ -26,8 +26,12 @@ from velo_serving.transport.endpoint import Endpoint, abstract_path, this_host
 class ShardProcess:
     """The process of a shard: restarted when it dies, at the same endpoint."""
 
+    #: Threads of the shards so far.
+    threads = 0
+
     def __init__(self, spec: ShardSpec, *, version: str = "") -> None:
-        self.spec = spec
+        self.spec = dataclasses.replace(spec, processor=ShardProcess.threads)
+        ShardProcess.threads += spec.threads or 1
         self.endpoint = Endpoint(secrets.token_urlsafe(32), this_host(), abstract_path(spec.name))
         self._successor: int | None = None
         self._left = threading.Event()
@@ -123,6 +127,9 @@ def open_processes(
     """
     folder = None if root is None else Root(root)
     collections, chosen = described(paths, folder, options)
+    if chosen.threads is None:
+        count = chosen.replicas * sum(len(one.shards) for one in collections)
+        chosen = dataclasses.replace(chosen, threads=share_of_cores(count))
     opened = ShardDirectory(_ProcessLauncher(), chosen, folder, endpoint_of=lambda one: one.endpoint)
     opened.open(collections, partial=partial)
     return opened

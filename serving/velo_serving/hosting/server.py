@@ -40,6 +40,7 @@ except ImportError as error:
     raise MissingDependencyError("the server needs: pip install 'veloann[serving]'") from error
 
 from velo_serving.protocol.errors import PortInUseError
+from velo_serving.protocol.loops import short_pauses
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.routing.backend import Backend
 
@@ -148,7 +149,8 @@ def run(
     )
     server = _Server(config, backend, how.drain_s, signals, _reloader(config, who, reload))
     server.on_started = partial(how.on_ready or say_url, url_of(listener, how))
-    server.run(sockets=[listener])
+    with short_pauses():
+        server.run(sockets=[listener])
     if provider is not None:
         provider.shutdown()  # sends what is left
 

@@ -136,6 +136,8 @@ class ShardActor:
         spec = self._spec
         if spec.threads is None:
             spec = dataclasses.replace(spec, threads=share_of_cores(self._count_here()))
+        number = list(self._about.specs()).index(self._place)
+        spec = dataclasses.replace(spec, processor=number * (spec.threads or 1))
         shard = Shard(spec)
         shard.health()  # opens the index; where that fails, the cluster hears why from health()
         about = self._about

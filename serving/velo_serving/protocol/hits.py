@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from velo_serving.protocol.types import Hits, ShardReply
+from velo_serving.protocol.types import Hits, MetadataRow, ShardReply
 
 #: What queries cost, by the names that it has in ``Hits``.
 COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
@@ -32,6 +32,9 @@ class Asked(Protocol):
 #: Hits, and rows of metadata, that are converted on an event loop; more leave it for a thread.
 HITS_INLINE_MAX: Final = 20_000
 ROWS_INLINE_MAX: Final = 500
+
+#: Rows that are converted without letting other threads run.
+ROWS_AT_ONCE: Final = 256
 
 
 def is_large(*parts: Hits) -> bool:
@@ -58,10 +61,15 @@ def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
     return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
 
 
+def rows_of_table(table: Any) -> list[MetadataRow]:
+    """The rows of an Arrow table, piece by piece: pyarrow lets no other thread run within one."""
+    return [row for batch in table.to_batches(ROWS_AT_ONCE) for row in batch.to_pylist()]
+
+
 def with_rows(hits: Hits) -> Hits:
     if hits.tables is None:
         return hits
-    return dataclasses.replace(hits, metadata=[table.to_pylist() for table in hits.tables], tables=None)
+    return dataclasses.replace(hits, metadata=[rows_of_table(table) for table in hits.tables], tables=None)
 
 
 def concat_hits(parts: Sequence[Hits]) -> Hits:
@@ -89,6 +97,22 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         if parts[0].vectors is None
         else np.concatenate([_padded(part.vectors, width, np.nan) for part in parts]),
     )
+
+
+def replace_rows(hits: Hits, rows: npt.NDArray[np.intp], other: Hits) -> Hits:
+    """Hits with those of another request for some of the queries; neither has groups or a radius."""
+    width = max(hits.distances.shape[1], other.distances.shape[1])
+    strings = hits.ids.dtype == object or other.ids.dtype == object
+    ids, distances = no_hits(len(hits.counts), width, strings=strings)
+    counts, metadata = hits.counts.copy(), hits.metadata
+    for at, of in ((slice(None), hits), (rows, other)):
+        ids[at] = _padded(of.ids, width, None if strings else -1)
+        distances[at] = _padded(of.distances, width, np.inf)
+    counts[rows] = other.counts
+    if metadata is not None and other.metadata is not None:
+        known = dict(zip(rows.tolist(), other.metadata, strict=True))
+        metadata = [known.get(row, one) for row, one in enumerate(metadata)]
+    return Hits(ids, distances, counts, metadata, **costs_of([hits, other]))
 
 
 def rows_of_hits(hits: Hits, costs: Costs) -> list[Hits]:

@@ -236,16 +236,17 @@ class SearchRequest(SearchOptions, frozen=True, eq=False):
             return None
         return self.filters[0] if len(self.filters) == 1 else self.filters[query]
 
-    def part(self, start: int, stop: int, **changes: Any) -> SearchRequest:
-        """The request of some of its queries."""
-        filters = self.filters
+    def part(self, rows: Sequence[int], **changes: Any) -> SearchRequest:
+        """The request of some of its queries, in the class of all."""
+        filters, text = self.filters, self.text
         if filters is not None and len(filters) > 1:
-            filters = filters[start:stop]
+            filters = tuple(filters[row] for row in rows)
         return msgspec.structs.replace(
             self,
-            queries=self.queries[start:stop],
+            queries=self.queries[rows],
             filters=filters,
-            text=None if self.text is None else self.text[start:stop],
+            text=None if text is None else tuple(text[row] for row in rows),
+            of_heavy=self.is_heavy,
             **changes,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
@@ -46,17 +46,16 @@ class ShardSpans:
 
     __slots__ = ("_spans",)
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Mapping[int, str]) -> None:
         now = maker.get()
-        self._spans: list[Span | None] = []
+        self._spans: dict[int, Span] = {}
         if now is not None:
-            self._spans = [now.start("velo.shard", **{"velo.shard": name}) for name in names]
+            self._spans = {
+                place: now.start("velo.shard", **{"velo.shard": name}) for place, name in names.items()
+            }
 
     def reply(self, place: int, reply: ShardReply) -> None:
-        if not self._spans:
-            return
-        one = self._spans[place]
-        self._spans[place] = None
+        one = self._spans.pop(place, None)
         if one is None:
             return
         if isinstance(reply, Hits):
@@ -64,10 +63,9 @@ class ShardSpans:
         one.end(f"{reply.kind}: {reply.message}" if isinstance(reply, Failure) else "")
 
     def close(self) -> None:
-        for one in self._spans:
-            if one is not None:
-                one.end("no reply before the answer")
-        self._spans = []
+        for one in self._spans.values():
+            one.end("no reply before the answer")
+        self._spans = {}
 
 
 class Observer:
@@ -85,7 +83,3 @@ class Observer:
     def answer_partial(self, failures: Sequence[ShardFailure]) -> None: ...
     def request_ended(self, outcome: str, queries: int, hits: Hits | None) -> None: ...
     def write_ended(self, verb: str, outcome: str, rows: int) -> None: ...
-
-
-class SilentObserver(Observer):
-    """Ignores all events."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,6 @@ from velo_serving.protocol import errors as serving_errors
 from velo_serving.protocol.requests import FilterForm as FilterForm
 from velo_serving.protocol.requests import Float32Matrix as Float32Matrix
 from velo_serving.protocol.requests import SearchRequest as SearchRequest
-
-if TYPE_CHECKING:
-    pass
 
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]

@@ -18,7 +18,6 @@ from velo_serving.catalog.launcher import (
     About,
     H,
     Launcher,
-    share_of_cores,
     start_generation,
     superseded,
 )
@@ -197,13 +196,9 @@ class ShardDirectory(Generic[H]):
 def described(
     paths: str | Path | Sequence[str | Path], root: Root | None, options: Mapping[str, Any]
 ) -> tuple[list[Collection], ServeOptions]:
-    """The collections at some paths and in a root, and the options of their shards, which share the cores."""
+    """The collections at some paths and in a root, and the options of their shards."""
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
     collections = [read_collection(path) for path in (*folders, *(root.paths() if root else ()))]
     if len({one.name for one in collections}) < len(collections):
         raise InvalidArgumentError("two collections have the same name", argument="paths")
-    chosen = dict(options)
-    if chosen.get("threads") is None:
-        shards = sum(len(one.shards) for one in collections)
-        chosen["threads"] = share_of_cores(chosen.get("replicas", 1) * shards)
-    return collections, ServeOptions(**chosen)
+    return collections, ServeOptions(**options)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from velo.results import Fuses, fused
 from velo_serving.protocol.hits import costs_of, ids_of_hits, is_hit, no_hits
+from velo_serving.protocol.loops import converted
 from velo_serving.protocol.types import Answer, Failure, Hits, MetadataRow, SearchRequest, ShardFailure
 from velo_serving.routing.router import Router, refusal_of
 
@@ -41,7 +42,7 @@ async def search_by(ask: Ask, request: SearchRequest, limit_s: float | None) -> 
     near = answers[0].hits if fusion.vectors > 0 else _no_hits(answers[0].hits)
     words = answers[-1].hits if fusion.words > 0 else _no_hits(answers[0].hits)
     if len(request.queries) * depth > _INLINE_MAX:
-        hits, missing = await asyncio.to_thread(_fused, request, near, words)
+        hits, missing = await converted(_fused, request, near, words)
     else:
         hits, missing = _fused(request, near, words)
     if missing:
@@ -166,7 +167,7 @@ async def _bring_vectors(
     if failures and not (found and allow_partial):
         raise refusal_of(router.name, failures, answer.shards_answered - len(failures), answer.shards_total)
     if answer.hits.ids.size > _INLINE_MAX:
-        hits = await asyncio.to_thread(_with_vectors, answer.hits, found, dim)
+        hits = await converted(_with_vectors, answer.hits, found, dim)
     else:
         hits = _with_vectors(answer.hits, found, dim)
     return replace(

@@ -76,15 +76,16 @@ class RouterThread:
     async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
         deadline = time.monotonic() + timeout_s
         step = queries_a_request(request, self.dim)
+        count = len(request.queries)
         slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
         async def ask(now: Generation, start: int) -> Answer:
             async with slots:
                 left_s = max(deadline - time.monotonic(), 0.001)
-                part = request.part(start, start + step, timeout_s=left_s)
+                part = request.part(range(start, min(start + step, count)), timeout_s=left_s)
                 return await hybrid.search(now.router, part, now.dim)
 
-        starts = range(0, max(1, len(request.queries)), step)
+        starts = range(0, max(1, count), step)
         with self._served.hold() as now:
             answers = await asyncio.gather(*(ask(now, start) for start in starts))
         if len(answers) == 1:
@@ -151,15 +152,13 @@ class JobSearches:
         ----------
         queries : array of shape (query_count, dim)
             None with `text` alone.
-        k, filter, return_metadata, group_by, group_size, text, fusion
+        k, filter, return_metadata, group_by, group_size, text, fusion, recall, list_size, exact
             As in ``velo.Index.search``; each shard ranks words by what its own rows tell of them.
         return_vectors : bool
             Bring the stored vectors of the hits, too, as ``vectors`` of the answer. The build must have
             stored them (``store_vectors=True``). NaN stands for one whose row or shard went away meanwhile.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
-        **effort
-            `recall`, `list_size`, `exact`, as in ``velo.Index.search``.
 
         Returns
         -------
@@ -209,15 +208,13 @@ class JobSearches:
         Parameters
         ----------
         queries : array of shape (query_count, dim)
-        radius, filter, limit, return_metadata
+        radius, filter, limit, return_metadata, recall, list_size, exact
             As in ``velo.Index.range_search``; the limit is for all shards together.
         return_vectors : bool
             As for ``search``. While the answer is made, every query takes room for as many vectors as the one
             that has most: with many queries choose a `limit`.
         timeout_s : float
             Shards that have not answered by then are missing from the answer.
-        **effort
-            `recall`, `list_size`, `exact`, as in ``velo.Index.range_search``.
 
         Returns
         -------

@@ -13,10 +13,11 @@ import numpy as np
 from msgspec import structs
 
 from velo_serving.catalog.collection import Collection
-from velo_serving.catalog.launcher import About, share_of_cores, start_generation
+from velo_serving.catalog.launcher import About, start_generation
 from velo_serving.catalog.records import Place
 from velo_serving.protocol.hits import Costs, is_large, rows_of_hits, with_rows
 from velo_serving.protocol.limits import RouterLimits
+from velo_serving.protocol.loops import converted
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.routing.backend import Backend
@@ -68,7 +69,7 @@ class LocalChannel:
     async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
         reply = await self.shard.search(request, timeout_s)
         if isinstance(reply, Hits):
-            return await asyncio.to_thread(with_rows, reply) if is_large(reply) else with_rows(reply)
+            return await converted(with_rows, reply) if is_large(reply) else with_rows(reply)
         return reply
 
     async def health(self) -> ShardHealth:
@@ -131,8 +132,6 @@ class _LocalLauncher:
 def open_shards(
     collection: Collection, *, opener: IndexOpener = open_velo_index, **options: Any
 ) -> list[Shard]:
-    if options.get("threads") is None:
-        options["threads"] = share_of_cores(len(collection.shards))
     about = About(collection, ServeOptions(**options), 1, "")
     started, _ = start_generation(_LocalLauncher(opener), about)
     return [one.shard for one in started.values()]
@@ -156,7 +155,7 @@ def open_local_backend(
     opener : callable, optional
     **options
         ``memory``, ``threads``, ``io``, ``plan``, ``writable``, ``durability``, as in ``velo.open``, for each
-        collection; all shards share the cores where ``threads`` is not given.
+        collection; all shards share the threads, by default one for each core.
 
     Returns
     -------

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 from msgspec import structs
 
 from velo.errors import InvalidArgumentError
@@ -21,10 +22,10 @@ from velo_serving.protocol.errors import (
     ShuttingDownError,
     outcome_of,
 )
-from velo_serving.protocol.hits import ids_of_hits, is_large
+from velo_serving.protocol.hits import ids_of_hits, is_large, replace_rows
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.loops import Clock, LoopClock
-from velo_serving.protocol.spans import Observer, ShardSpans, SilentObserver, span
+from velo_serving.protocol.loops import Clock, LoopClock, converted
+from velo_serving.protocol.spans import Observer, span
 from velo_serving.protocol.types import (
     Answer,
     Failure,
@@ -39,21 +40,16 @@ from velo_serving.protocol.types import (
 from velo_serving.routing.merge import fill_groups, follow_ups, merge, thin_groups
 from velo_serving.routing.replicas import Replicas
 from velo_serving.routing.shard_queue import PendingRequest, ShardQueue, ShardState
+from velo_serving.routing.shares import Shares, short_of
+
+LATE: Final = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
 
 
 class Router:
     """Sends requests to every shard of one collection and merges the replies.
 
-    Parameters
-    ----------
-    name : str
-    channels : sequence of ShardChannel, or of sequences of them
-        One for each shard, or one for each replica of each shard.
-    limits : RouterLimits, optional
-    clock : Clock, optional
-    observer : Observer, optional
-    identities : sequence of ShardIdentity, optional
-        Of the shards; default, and in place of None: those that they first report.
+    ``channels`` has one for each shard, or one for each replica of each shard. ``identities`` are those of
+    the shards; in place of None, the first that a shard reports.
     """
 
     def __init__(
@@ -71,7 +67,7 @@ class Router:
         self.name = name
         self.limits = limits or RouterLimits()
         self._clock: Clock = clock or LoopClock()
-        self._observer: Observer = observer or SilentObserver()
+        self._observer: Observer = observer or Observer()
         self._channels = tuple(tuple(one) if isinstance(one, Sequence) else (one,) for one in channels)
         self._identities = tuple(identities) if identities is not None else (None,) * len(self._channels)
         #: Called with the number of the generation that a shard says comes after its own.
@@ -79,6 +75,8 @@ class Router:
         #: Requests that will search here, or do: it is not closed before they have ended.
         self.holders = 0
         self._shards = self._make_shards()
+        self._names = {place: shard.name for place, shard in enumerate(self._shards)}
+        self._shares = Shares(len(self._shards))
         self._queries_admitted = 0
         self._closed = False
 
@@ -98,6 +96,9 @@ class Router:
         ]
 
     def _report_health(self, health: ShardHealth) -> None:
+        rows = [shard.health.n for shard in self._shards if shard.health is not None]
+        if len(rows) == len(self._shards):
+            self._shares.note_rows(max(rows), sum(rows))
         if health.successor and self.on_successor is not None:
             self.on_successor(health.successor)
 
@@ -106,12 +107,7 @@ class Router:
         return [queue for shard in self._shards for queue in shard.queues]
 
     def observe(self, observer: Observer) -> None:
-        """Report to another observer; before ``start``.
-
-        Parameters
-        ----------
-        observer : Observer
-        """
+        """Report to another observer; before ``start``."""
         self._observer = observer
         self._shards = self._make_shards()
 
@@ -131,12 +127,7 @@ class Router:
         return len(self._shards)
 
     def shards(self) -> list[ShardState]:
-        """Tell how every shard is, or every replica of each.
-
-        Returns
-        -------
-        list of ShardState
-        """
+        """Tell how every shard is, or every replica of each."""
         return [queue.state() for queue in self._queues]
 
     async def start(self) -> None:
@@ -149,25 +140,7 @@ class Router:
         await asyncio.gather(*(queue.close() for queue in self._queues))
 
     async def search(self, request: SearchRequest) -> Answer:
-        """Answer one request from all shards that reply by its deadline.
-
-        Parameters
-        ----------
-        request : SearchRequest
-
-        Returns
-        -------
-        Answer
-
-        Raises
-        ------
-        QueueFullError
-            Too many queries wait already; nothing was sent.
-        DeadlineExceededError, NoShardAnsweredError
-            No shard replied in time, or one did not and ``allow_partial`` is false.
-        ShuttingDownError, VeloError
-            The router is closing, or the request is invalid.
-        """
+        """Answer one request from all shards that reply by its deadline."""
         outcome, hits = "error", None
         started = self._clock.now()
         try:
@@ -196,21 +169,7 @@ class Router:
         *,
         writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
-        """Look up rows in all shards.
-
-        Parameters
-        ----------
-        what : str
-        arguments : mapping
-        timeout_s : float, optional
-        writers : bool
-            Ask the writing replica of each shard, which knows the latest writes.
-
-        Returns
-        -------
-        list of (str, dict or Failure)
-            The reply of each shard, by name. A fault of the arguments is raised.
-        """
+        """Look up rows in all shards."""
         everywhere = dict.fromkeys(range(len(self._shards)), arguments)
         return await self.look_up_each(what, everywhere, timeout_s, writers=writers)
 
@@ -222,20 +181,7 @@ class Router:
         *,
         writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
-        """Look up different rows in some shards.
-
-        Parameters
-        ----------
-        what, timeout_s, writers
-            As for ``look_up``.
-        arguments : mapping
-            Of each shard, by its place.
-
-        Returns
-        -------
-        list of (str, dict or Failure)
-            In the order of `arguments`.
-        """
+        """Look up different rows in some shards."""
         replies = await self._each(
             arguments,
             timeout_s,
@@ -249,21 +195,7 @@ class Router:
     async def write(
         self, what: str, arguments: Mapping[int, Mapping[str, Any]], timeout_s: float | None = None
     ) -> dict[int, dict[str, Any] | Failure]:
-        """Write rows in some shards; each write is atomic in its shard.
-
-        Parameters
-        ----------
-        what : str
-            One of ``WRITES``.
-        arguments : mapping
-            Of each shard, by its place.
-        timeout_s : float, optional
-
-        Returns
-        -------
-        dict of int to dict or Failure
-            The reply of each of them.
-        """
+        """Write rows in some shards; each write is atomic in its shard."""
         return await self._each(
             arguments, timeout_s, lambda shard, asked, limit_s: shard.write(what, asked, limit_s)
         )
@@ -293,14 +225,7 @@ class Router:
         return min(timeout_s or self.limits.timeout_default_s, self.limits.timeout_max_s)
 
     def note_write(self, verb: str, outcome: str, rows: int) -> None:
-        """Report the end of a write to the observer.
-
-        Parameters
-        ----------
-        verb, outcome : str
-        rows : int
-            The number of changed rows.
-        """
+        """Report the end of a write to the observer."""
         self._observer.write_ended(verb, outcome, rows)
 
     @property
@@ -317,7 +242,7 @@ class Router:
     @property
     def names(self) -> list[str]:
         """The names of the shards."""
-        return [shard.name for shard in self._shards]
+        return list(self._names.values())
 
     async def _fill(self, request: SearchRequest, answer: Answer, started: float) -> Answer:
         """Ask all shards for missing rows of groups."""
@@ -329,61 +254,80 @@ class Router:
         return answer
 
     async def _search(self, request: SearchRequest) -> Answer:
-        if self._closed:
-            raise ShuttingDownError("the server is closing")
-        count = len(request.queries)
-        limits = self.limits
-        if count > limits.queue_queries_max:
-            raise InvalidArgumentError(
-                f"a request of {count} queries is above the limit of {limits.queue_queries_max}",
-                argument="queries",
-            )
-        if self._queries_admitted + count > limits.queue_queries_max:
-            raise QueueFullError(
-                f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
-                retry_after_s=max(shard.wait_s(request.is_heavy) for shard in self._shards) or 1.0,
-            )
-        timeout_s = self._limit_s(request.timeout_s)
-        deadline = self._clock.now() + timeout_s
-        pending = PendingRequest(request, len(self._shards), deadline)
-        self._refuse_what_would_be_late(pending.heavy, timeout_s)
-        spans = pending.spans = ShardSpans([shard.name for shard in self._shards])
+        """Ask each shard for its share of the answer, and those that may hold more for all of it."""
+        self._admit(request)
+        started = self._clock.now()
+        part = self._shares.of(request)
+        asked = part if self._shares.suffice else request
+        replies = await self._ask(asked, self._names)
+        answer = await self._answer(replies, request)
+        if part is request:
+            return answer
+        found = {place: reply for place, reply in replies.items() if isinstance(reply, Hits)}
+        short = short_of(list(found.values()), answer.hits, part.k)
+        rows = np.flatnonzero(short.any(axis=0))
+        self._shares.note(len(rows), len(request.queries))
+        if asked is request or not len(rows):
+            return answer
+        places = np.array(list(found))[short.any(axis=1)].tolist()
+        left_s = max(self._limit_s(request.timeout_s) - (self._clock.now() - started), 0.001)
+        more = await self._ask(
+            request.part(rows.tolist(), timeout_s=left_s), {place: self._names[place] for place in places}
+        )
+        for place, reply in more.items():
+            replies[place] = reply if isinstance(reply, Failure) else replace_rows(found[place], rows, reply)
+        return await self._answer(replies, request)
+
+    async def _ask(self, request: SearchRequest, names: Mapping[int, str]) -> dict[int, ShardReply]:
+        """The replies of some shards by the deadline of a request."""
+        deadline = self._clock.now() + self._limit_s(request.timeout_s)
+        shards, count = [self._shards[place] for place in names], len(request.queries)
+        pending = PendingRequest(request, names, deadline)
         timer = self._clock.call_at(deadline, pending.expire)
         self._queries_admitted += count
         # A silent shard is asked where nothing else can be: a late answer is better than none.
         complete = not request.allow_partial or not any(shard.responsive for shard in self._shards)
         try:
-            for shard in self._shards:
+            for shard in shards:
                 shard.offer(pending, complete)
             await pending.done
         finally:
             timer.cancel()
             self._queries_admitted -= count
-            spans.close()
+            pending.spans.close()
             pending.done.cancel()
-            for shard in self._shards:
+            for shard in shards:
                 shard.withdraw(pending)
-        return await self._answer(pending)
+        return {place: pending.replies.get(place, LATE) for place in names}
 
-    def _refuse_what_would_be_late(self, heavy: bool, timeout_s: float) -> None:
-        """Refuse a request that would spend most of its time in the queue."""
-        wait_s = max([shard.wait_s(heavy) for shard in self._shards])
-        allowed_s = min(self.limits.queue_wait_max_s, timeout_s / 2)
+    def _admit(self, request: SearchRequest) -> None:
+        """Refuse a request that is too large, or would spend most of its time in the queue."""
+        if self._closed:
+            raise ShuttingDownError("the server is closing")
+        count, limits = len(request.queries), self.limits
+        if count > limits.queue_queries_max:
+            raise InvalidArgumentError(
+                f"a request of {count} queries is above the limit of {limits.queue_queries_max}",
+                argument="queries",
+            )
+        wait_s = max([shard.wait_s(request.is_heavy) for shard in self._shards])
+        if self._queries_admitted + count > limits.queue_queries_max:
+            raise QueueFullError(
+                f"{self._queries_admitted} queries wait already, the limit is {limits.queue_queries_max}",
+                retry_after_s=wait_s or 1.0,
+            )
+        allowed_s = min(limits.queue_wait_max_s, self._limit_s(request.timeout_s) / 2)
         if wait_s > allowed_s:
             raise QueueFullError(
                 f"{self._queries_admitted} queries wait already, the next one would wait for {wait_s:.1f} s",
                 retry_after_s=wait_s - allowed_s / 2,
             )
 
-    async def _answer(self, pending: PendingRequest) -> Answer:
-        late = Failure("DeadlineExceededError", "no reply before the deadline", "deadline")
-        replies = [
-            (shard.name, late if reply is None else reply)
-            for shard, reply in zip(self._shards, pending.replies, strict=True)
-        ]
-        if is_large(*(reply for _, reply in replies if isinstance(reply, Hits))):
-            return await asyncio.to_thread(answer_of, self.name, replies, pending.request)
-        return answer_of(self.name, replies, pending.request)
+    async def _answer(self, replies: Mapping[int, ShardReply], request: SearchRequest) -> Answer:
+        named = [(name, replies[place]) for place, name in self._names.items()]
+        if is_large(*(reply for _, reply in named if isinstance(reply, Hits))):
+            return await converted(answer_of, self.name, named, request)
+        return answer_of(self.name, named, request)
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:

@@ -69,23 +69,23 @@ class ShardState:
 
 
 class PendingRequest:
-    """One request on its way: what its shards replied so far."""
+    """One request on its way to the shards of ``names``, by place: what they replied so far."""
 
     __slots__ = ("deadline", "done", "heavy", "missing", "replies", "request", "spans")
 
-    def __init__(self, request: SearchRequest, shard_count: int, deadline: float) -> None:
+    def __init__(self, request: SearchRequest, names: Mapping[int, str], deadline: float) -> None:
         self.request = request
         self.heavy = request.is_heavy
         self.deadline = deadline
-        self.replies: list[ShardReply | None] = [None] * shard_count
-        self.missing = shard_count
-        self.spans = ShardSpans(())
+        self.replies: dict[int, ShardReply] = {}
+        self.missing = len(names)
+        self.spans = ShardSpans(names)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def reply(self, shard: int, reply: ShardReply) -> None:
         if self.done.done():
             return  # too late: the caller has its answer
-        assert self.replies[shard] is None
+        assert shard not in self.replies
         self.replies[shard] = reply
         self.spans.reply(shard, reply)
         self.missing -= 1

@@ -20,6 +20,7 @@ import msgspec
 
 from velo.errors import BusyError, VeloError
 from velo_serving.catalog.spec import ShardSpec
+from velo_serving.protocol.loops import short_pauses
 from velo_serving.protocol.types import ShardHealth
 from velo_serving.shard.shard import Shard
 from velo_serving.transport.server import ShardHost, ShardServer
@@ -57,14 +58,15 @@ def main() -> None:
     host.start(path=message["path"])
     health = dataclasses.replace(health, version=message["version"])
     print(msgspec.json.encode(health).decode(), flush=True)
-    while True:
-        if message["successor"] is not None:
-            server.successor = int(message["successor"])
-            threading.Thread(target=_tell_when_left, args=(server,), daemon=True).start()
-        line = sys.stdin.readline()
-        if not line:
-            break
-        message = json.loads(line)
+    with short_pauses():
+        while True:
+            if message["successor"] is not None:
+                server.successor = int(message["successor"])
+                threading.Thread(target=_tell_when_left, args=(server,), daemon=True).start()
+            line = sys.stdin.readline()
+            if not line:
+                break
+            message = json.loads(line)
     host.close()
     shard.close()  # the parent kills a process that takes too long
 

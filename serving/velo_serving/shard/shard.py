@@ -6,13 +6,14 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from velo_serving.catalog.locations import shard_folder
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import ShardUnavailableError
 from velo_serving.protocol.hits import COSTS, Asked, Costs, Ended, concat_hits, is_large, no_hits
-from velo_serving.protocol.loops import LoopThread
+from velo_serving.protocol.loops import LoopThread, converted
 from velo_serving.protocol.requests import effort_of
 from velo_serving.protocol.types import (
     Failure,
@@ -43,14 +44,20 @@ from velo_serving.transport.codec import import_pandas
 #: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
 
-#: Queries that go to the index in one call, plain ones and heavy ones, and calls of one request at once: what
-#: others wait for.
+#: Queries that go to the index in one call, plain ones and those with filters, metadata or text, and hits.
 PART_QUERIES = 64
-PART_HEAVY_QUERIES = 8
-PARTS_AT_ONCE = 2
-
-#: Hits of one such call.
+PART_FILTERED = 8
 PART_HITS = 1024
+
+#: Calls of one request at once, and the time of one of a heavy request: light ones wait for its end.
+PARTS_AT_ONCE = 2
+PART_S = 0.002
+
+#: A heavy request waits for so long until no light one is at work. Only one is at work until there was no
+#: light one for so long.
+LIGHT_FIRST_S = 0.005
+LIGHT_RECENT_S = 0.1
+LIGHT_LOOK_S = 0.001
 
 #: The interval at which a probe search checks for other searches that ended.
 TRIAL_LOOK_S = 0.005
@@ -115,6 +122,7 @@ class Shard:
         self._health = ShardHealth()
         self._closed = False
         self._ended = 0  # searches that the index has answered
+        self._turns = _Turns()
         self._writer = ShardWriter(spec.name, spec.writable)
         self._follower: Follower | None = None
         # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
@@ -144,7 +152,8 @@ class Shard:
                     writable=self.spec.writable,
                 )
                 spec = dataclasses.replace(self.spec, path=found)
-                index = self._opener(spec)
+                with _processors(spec):
+                    index = self._opener(spec)
                 try:
                     check_shard(Path(found), self.name, self.spec.uuid)
                 except VeloError:
@@ -188,16 +197,21 @@ class Shard:
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request, in parts, so that other requests wait for a part only."""
         index = self._opened
-        if _is_heavy(request):
-            return await self._aside.run(self._reply(index, request, timeout_s, PART_HEAVY_QUERIES))
-        return await self._reply(index, request, timeout_s, PART_QUERIES)
+        if request.is_heavy:
+            return await self._aside.run(self._reply(index, request, timeout_s))
+        with self._turns.light():
+            if _is_plain(request):
+                return await self._reply(index, request, timeout_s)
+            return await self._aside.run(self._reply(index, request, timeout_s))
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
         """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
         index = self._opened
         ask = getattr(index, "search_each", None)
+        light = _Light(self._turns)
 
         def report(rows: Sequence[int], result: Any) -> None:
+            light.leave(rows)
             if isinstance(result, VeloError):
                 failure = Failure.of(result)
                 ended(rows, failure if failure.row is None else dataclasses.replace(failure, row=0), ())
@@ -211,7 +225,9 @@ class Shard:
             asked = ask(
                 request.queries, request.k, timeout_s=_rounded(timeout_s), ended=report, **effort_of(request)
             )
-        return asked or _Tasks(self, request, timeout_s, ended)
+        if asked is None:
+            return _Tasks(self, request, timeout_s, ended)
+        return light.enter(asked, len(request.queries))
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return await asyncio.to_thread(look_up, self._opened, what, arguments)
@@ -244,48 +260,122 @@ class Shard:
         finally:
             own.cancel()
 
-    async def _reply(
-        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
-    ) -> ShardReply:
+    async def _reply(self, index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> ShardReply:
         try:
-            return await self._answer(index, request, timeout_s, part_queries)
+            return await self._answer(index, request, timeout_s)
         except Exception as error:
             return await _blame(index, request, error)
 
-    async def _answer(
-        self, index: SearchIndex, request: SearchRequest, timeout_s: float | None, part_queries: int
-    ) -> Hits:
-        count = len(request.queries)
-        part_queries = min(part_queries, max(1, PART_HITS // request.k))
-        if count <= part_queries:
+    async def _answer(self, index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:
+        count, heavy = len(request.queries), request.is_heavy
+        most = max(1, min(PART_QUERIES if _is_plain(request) else PART_FILTERED, PART_HITS // request.k))
+        if count == 0 or (count <= most and not heavy):
             return await self._ending(_search(index, request, timeout_s))
-        starts = range(0, count, part_queries)
-        parts = [request.part(start, min(start + part_queries, count)) for start in starts]
-        answers: list[Hits | None] = [None] * len(parts)
-        rest = iter(enumerate(parts))
+        size, start = 1 if heavy else most, 0
+        answers: dict[int, Hits] = {}
 
         async def take() -> None:
-            for place, part in rest:
-                answers[place] = await self._ending(_search(index, part, timeout_s))
+            nonlocal size, start
+            while start < count:
+                first, start = start, min(start + size, count)
+                rows = range(first, start)
+                part = request.part(rows) if len(rows) < count else request
+                async with self._turns.heavy() if heavy else contextlib.nullcontext():
+                    began = time.monotonic()
+                    answers[first] = await self._ending(_search(index, part, timeout_s))
+                    took_s = time.monotonic() - began
+                if heavy:
+                    size = max(1, min(most, int(len(rows) * PART_S / max(took_s, 1e-6))))
 
-        # In their order, as many at once as keep an index at work from one to the next; where a query takes
-        # long, one: others wait for as many as there are.
-        at_once = 1 if part_queries == 1 else PARTS_AT_ONCE
-        takers = [asyncio.ensure_future(take()) for _ in range(at_once)]
+        # As many at once as keep an index at work from one to the next; where a query takes long, one: others
+        # wait for as many as there are.
+        takers = [asyncio.ensure_future(take()) for _ in range(1 if most == 1 else PARTS_AT_ONCE)]
         try:
             await asyncio.gather(*takers)
         finally:
             for taker in takers:
                 taker.cancel()
-        found = [hits for hits in answers if hits is not None]
+        found = [answers[first] for first in sorted(answers)]
         if is_large(*found):
-            return await asyncio.to_thread(concat_hits, found)
+            return await converted(concat_hits, found)
         return concat_hits(found)
 
     async def _ending(self, searching: Awaitable[Hits]) -> Hits:
         hits = await searching
         self._ended += 1
         return hits
+
+
+@contextlib.contextmanager
+def _processors(spec: ShardSpec) -> Iterator[None]:
+    """Let this thread, and so those that it starts, run on the processors of a shard."""
+    allowed = os.sched_getaffinity(0)
+    if spec.processor is not None and spec.threads is not None:
+        order = itertools.cycle(sorted(allowed))
+        os.sched_setaffinity(
+            0, itertools.islice(order, at := spec.processor % len(allowed), at + spec.threads)
+        )
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+class _Turns:
+    """Light requests of a shard that are at work, and turns of heavy ones between them."""
+
+    def __init__(self) -> None:
+        self.at_work = 0
+        self.ended_at = -math.inf
+        self._heavy = 0
+
+    @contextlib.contextmanager
+    def light(self) -> Iterator[None]:
+        self.at_work += 1
+        try:
+            yield
+        finally:
+            self.at_work -= 1
+            self.ended_at = time.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def heavy(self) -> AsyncIterator[None]:
+        began = now = time.monotonic()
+        while (self.at_work and now - began < LIGHT_FIRST_S) or (
+            self._heavy and (self.at_work or now - self.ended_at < LIGHT_RECENT_S)
+        ):
+            await asyncio.sleep(LIGHT_LOOK_S)
+            now = time.monotonic()
+        self._heavy += 1
+        try:
+            yield
+        finally:
+            self._heavy -= 1
+
+
+class _Light:
+    """Light queries that end by themselves."""
+
+    def __init__(self, turns: _Turns) -> None:
+        self._turns = turns
+        self._rows: set[int] = set()
+        self._asked: Asked
+
+    def enter(self, asked: Asked, count: int) -> Asked:
+        self._asked = asked
+        self._rows = set(range(count))
+        self._turns.at_work += count
+        return self
+
+    def leave(self, rows: Sequence[int]) -> None:
+        left = self._rows.intersection(rows)
+        self._rows -= left
+        self._turns.at_work -= len(left)
+        self._turns.ended_at = time.monotonic()
+
+    def cancel(self, row: int) -> None:
+        self.leave([row])
+        self._asked.cancel(row)
 
 
 class _Tasks:
@@ -296,7 +386,7 @@ class _Tasks:
             reply: ShardReply
             costs: Costs = ()
             try:
-                reply = await shard.search(request.part(row, row + 1), timeout_s)
+                reply = await shard.search(request.part([row]), timeout_s)
             except Exception as error:
                 reply = Failure.of(error)
             if isinstance(reply, Hits):
@@ -315,14 +405,9 @@ def _worked_s() -> float:
     return time.process_time() - time.thread_time()
 
 
-def _is_heavy(request: SearchRequest) -> bool:
-    """Whether a query takes the interpreter or the index more than a millisecond or two."""
-    return (
-        request.is_heavy
-        or request.filters is not None
-        or request.return_metadata is not None
-        or request.text is not None
-    )
+def _is_plain(request: SearchRequest) -> bool:
+    """Whether a query takes the interpreter less than a millisecond or two."""
+    return request.filters is None and request.return_metadata is None and request.text is None
 
 
 async def _search(index: SearchIndex, request: SearchRequest, timeout_s: float | None) -> Hits:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from velo.errors import VeloError
 from velo_serving.protocol.errors import ProtocolError, ShardUnavailableError
+from velo_serving.protocol.loops import converted
 from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardReply
 from velo_serving.transport import frames
 from velo_serving.transport.codec import (
@@ -302,7 +303,7 @@ class _Link(asyncio.Protocol):
                 elif kind == frames.CALL:
                     reply = frame.head
                 elif len(frame.body) > DECODE_INLINE_BYTES_MAX:
-                    task = asyncio.ensure_future(asyncio.to_thread(decode_hits, frame.head, frame.body))
+                    task = asyncio.ensure_future(converted(decode_hits, frame.head, frame.body))
                     task.add_done_callback(partial(_settle, future))
                     return
                 else:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
 from velo_serving.protocol.errors import ProtocolError
-from velo_serving.protocol.hits import COSTS, Costs, costs_of, rows_of_hits
+from velo_serving.protocol.hits import COSTS, Costs, costs_of, rows_of_hits, rows_of_table
 from velo_serving.protocol.requests import SearchOptions, effort_of, options_of
 from velo_serving.protocol.types import (
     Failure,
@@ -58,6 +58,7 @@ class _Search(SearchOptions, array_like=True, frozen=True, kw_only=True):
     filters: list[str | None] | None = None
     return_metadata: list[str] | None = None
     text: list[str] | None = None
+    heavy: bool = False
 
 
 class _Hits(msgspec.Struct, array_like=True):
@@ -128,6 +129,7 @@ def encode_search(request: SearchRequest) -> tuple[bytes, bytes]:
                 filters=None if request.filters is None else [_filter_text(one) for one in request.filters],
                 return_metadata=None if columns is None else list(columns),
                 text=None if request.text is None else list(request.text),
+                heavy=request.is_heavy,
                 **options_of(request),
             )
         )
@@ -159,6 +161,7 @@ def decode_search(head: bytes, body: bytes) -> SearchRequest:
         filters=None if message.filters is None else tuple(_filter_of(text) for text in message.filters),
         return_metadata=None if columns is None else tuple(columns),
         text=None if message.text is None else tuple(message.text),
+        of_heavy=message.heavy,
         **options_of(message),
     )
 
@@ -403,7 +406,7 @@ def _holds_unreadable(kind: pa.DataType) -> bool:
 
 
 def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
-    flat: list[MetadataRow] = list(table_of(stream).to_pylist())
+    flat: list[MetadataRow] = rows_of_table(table_of(stream))
     if len(flat) != sum(counts):
         raise ProtocolError(f"{len(flat)} rows of metadata do not go with {sum(counts)} hits")
     rows, start = [], 0
@@ -447,16 +450,13 @@ TIMEOUT_STEP_S: Final = 0.1
 
 
 def is_plain(request: SearchRequest) -> bool:
-    """Whether a request may share a frame: a light search without filter, metadata, groups and radius."""
+    """Whether a request may share a frame: a light search without filter, text and metadata."""
     return (
         request.k <= TOGETHER_K_MAX
         and request.filters is None
         and request.return_metadata is None
-        and request.group_by is None
-        and request.radius is None
         and request.text is None
-        and not request.exact
-        and request.recall != 1
+        and not request.is_heavy
     )
 
 

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from velo_serving.protocol.errors import FrameTooLargeError, ProtocolError, ProtocolVersionError
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 
 HELLO: Final = 1
 WELCOME: Final = 2

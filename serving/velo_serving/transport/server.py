@@ -23,7 +23,7 @@ from velo_serving.protocol.errors import (
     WrongTokenError,
 )
 from velo_serving.protocol.hits import Asked, Costs, Ended, is_large
-from velo_serving.protocol.loops import LoopThread
+from velo_serving.protocol.loops import LoopThread, converted
 from velo_serving.protocol.types import WRITES, Failure, Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.transport import frames
 from velo_serving.transport.codec import (
@@ -297,7 +297,7 @@ class _Peer(asyncio.Protocol):
             reply = await self._server.shard.search(request, frame.timeout_us / 1e6)
             if isinstance(reply, Hits):
                 apart = is_large(reply)
-                head, pieces = await asyncio.to_thread(encode_hits, reply) if apart else encode_hits(reply)
+                head, pieces = await converted(encode_hits, reply) if apart else encode_hits(reply)
                 size = sum(map(len, pieces))
                 start = frame_start(frames.REPLY, frame.request, len(head), size)
                 self._send([start, head, *pieces])
