@@ -30,7 +30,7 @@ class Asked(Protocol):
 
 
 #: Hits, and rows of metadata, that are converted on an event loop; more leave it for a thread.
-HITS_INLINE_MAX: Final = 20_000
+HITS_INLINE_MAX: Final = 5_000
 ROWS_INLINE_MAX: Final = 500
 
 #: Rows that are converted without letting other threads run.
