@@ -153,6 +153,7 @@ typedef struct velo_gpu_simulation {
     uint32_t version;              /* of the driver, as in velo_gpu_info */
     int32_t failure;               /* CUresult of the call `fail_call` */
     uint64_t memory_bytes;
+    uint64_t others_bytes;         /* of it the memory of other processes */
     uint64_t fail_call;            /* the number of a call, from 1 on; 0 = none */
     uint64_t lost_from;            /* from this call on the GPU is lost; 0 = never */
     char function[40];             /* the two numbers count calls of this function of the driver; "" = of all */

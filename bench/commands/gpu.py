@@ -47,7 +47,7 @@ BATCHES = (1, 31, 32, 33)
 LISTS_COMPARED = (40, 400)
 LISTS = (20, 50, 100, 200, 400)
 CALLS = (32, 100, 256, 1000, 3000, 10_000, 100_000)
-#: Builds are compared at these lists, with so many queries.
+#: Lists and queries of the comparison of builds.
 LISTS_OF_BUILDS = (30, 100)
 QUERIES_OF_BUILDS = 1000
 #: The list of whole calls: about recall 0.95 over a million clustered rows.

@@ -202,7 +202,7 @@ class Warp:
             "%laneid": lanes,
             "%ntid.x": np.full(LANES, threads, np.uint64),
             "%ctaid.x": np.full(LANES, block, np.uint64),
-            "room": np.full(LANES, _SHARED_AT, np.uint64),
+            "shared_memory": np.full(LANES, _SHARED_AT, np.uint64),
         }
         self.at = np.zeros(LANES, np.int64)
         self.ended = np.zeros(LANES, np.bool_)

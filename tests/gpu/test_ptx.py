@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-#: Registers that leave a multiprocessor 21 warps or more.
-REGISTERS_MAX = 96
+#: Registers that leave a multiprocessor 25 warps or more.
+REGISTERS_MAX = 80
 
 
 @pytest.fixture(scope="module")

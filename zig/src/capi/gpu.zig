@@ -1,5 +1,5 @@
-//! The GPUs of a process: each is opened by the first index or build that asks for it and closed with the last; segments in their
-//! memory; walks for builds; velo_gpu_info of velo.h.
+//! The GPUs of a process: each is opened by the first index or build that asks for it, and closed with the last. Also segments in
+//! their memory, walks for builds, and velo_gpu_info of velo.h.
 const std = @import("std");
 const build_options = @import("build_options");
 const gpu = @import("gpu");
@@ -46,7 +46,8 @@ const Device = struct {
 
 /// The open devices of this process.
 const Registry = struct {
-    /// The process that has used a GPU; 0: none. The driver does not work in its forks, which hence never come to the mutex.
+    /// The process that has used a GPU; 0: none. The driver does not work in its forks. They do not touch the mutex, which may have
+    /// been locked when they began.
     process: std.atomic.Value(i32) = .init(0),
     mutex: std.Thread.Mutex = .{},
     first: ?*Device = null,
@@ -62,7 +63,7 @@ const Registry = struct {
         }
         const device = try common.allocator.create(Device);
         errdefer common.allocator.destroy(device);
-        var card = try driver.Card.open(try open_driver(diagnostic), ordinal, diagnostic);
+        var card = try driver.Card.open(try self.open_driver(diagnostic), ordinal, diagnostic);
         errdefer card.close();
         device.* = .{
             .navigator = try offload.Navigator.open(common.allocator, card, .{ .threads = threads }, diagnostic),
@@ -92,15 +93,18 @@ const Registry = struct {
             return error.Forked;
         };
         self.mutex.lock();
+        self.process.store(own, .release);
+    }
+
+    /// With the mutex locked. Where there is no usable driver, forks of this process may look for one.
+    fn open_driver(self: *Registry, diagnostic: *driver.Diagnostic) driver.Error!driver.Driver {
+        errdefer if (self.first == null) self.process.store(0, .release);
+        if (build_options.simulated and gpu.fake.world != null) return .init(&gpu.fake.api, diagnostic);
+        return .open(diagnostic);
     }
 };
 
 var registry: Registry = .{};
-
-fn open_driver(diagnostic: *driver.Diagnostic) driver.Error!driver.Driver {
-    if (build_options.simulated and gpu.fake.world != null) return .init(&gpu.fake.api, diagnostic);
-    return .open(diagnostic);
-}
 
 // ---- segments ----
 
@@ -143,7 +147,7 @@ pub const Attached = struct {
         self.resident = null;
     }
 
-    /// False where the workers alone are to have the job.
+    /// False where the workers answer the whole call.
     pub fn submit(self: *const Attached, job: *search.Job, running: *engines.Running) bool {
         const device = self.device orelse return false;
         return device.navigator.submit(job, self.queries_least, .{ .context = running, .submit_part = submit_part });
@@ -178,7 +182,7 @@ pub const Attached = struct {
 
 // ---- builds ----
 
-/// The GPU of a build. It stays where it is while the build has its walker.
+/// The GPU of a build. Its address must not change while the build has its walker.
 pub const Linking = struct {
     device: ?*Device = null,
     linker: ?gpu.Linker = null,
@@ -267,7 +271,7 @@ fn probe(ordinal: u32, info_out: ?*Info) common.Failure!void {
 fn look(ordinal: u32, diagnostic: *driver.Diagnostic) driver.Error!Info {
     try registry.enter(diagnostic);
     defer registry.mutex.unlock();
-    const own = try open_driver(diagnostic);
+    const own = try registry.open_driver(diagnostic);
     var info: Info = .{ .count = try own.device_count(diagnostic), .driver_version = own.version };
     var card = try driver.Card.open(own, ordinal, diagnostic);
     defer card.close();
@@ -288,6 +292,7 @@ pub const Simulation = extern struct {
     version: u32,
     failure: i32,
     memory_bytes: u64,
+    others_bytes: u64,
     fail_call: u64,
     lost_from: u64,
     function: [40]u8,
@@ -300,20 +305,20 @@ export fn velo_gpu_simulate(simulation: ?*const Simulation) i32 {
 fn simulate(simulation: ?*const Simulation) common.Failure!void {
     if (!build_options.simulated) return report(.unsupported, .{}, "simulated GPUs are only in libvelo_sim", .{});
     gpu.fake.remove();
-    const kernels = struct {
-        const all = [_]gpu.fake.Kernel{ offload.kernel.on_host, offload.kernel.insertion_on_host };
+    const kept = struct {
         var function: [40]u8 = undefined;
     };
     const own = try common.read(Simulation, "simulation", simulation orelse return);
-    kernels.function = own.function;
+    kept.function = own.function;
     _ = try gpu.fake.install(common.allocator, .{
         .devices = own.devices,
         .version = own.version,
         .budget_bytes = own.memory_bytes,
+        .others_bytes = own.others_bytes,
         .fail_call = own.fail_call,
         .failure = @enumFromInt(own.failure),
         .lost_from = own.lost_from,
-        .function = std.mem.sliceTo(&kernels.function, 0),
-        .kernels = &kernels.all,
+        .function = std.mem.sliceTo(&kept.function, 0),
+        .kernels = &gpu.host.kernels,
     });
 }

@@ -1,11 +1,11 @@
 //! NVIDIA's driver, loaded at run time: `libcuda.so.1` belongs to the driver's installation, so libvelo links nothing of it, and
 //! a process that asks for no GPU never opens it.
 //!
-//! `Api` is a table of the driver's functions. Everything above takes that table, so that a fake one (fake.zig) can stand in.
+//! `Api` is a table of the driver's functions. Callers take that table, so tests can put another in its place (fake.zig).
 const std = @import("std");
-const linux = std.os.linux;
+const layout = @import("layout.zig");
 
-/// CUresult. Only values that are treated specially have names.
+/// CUresult: the values that are treated specially, and those that the fake driver returns.
 pub const Result = enum(c_int) {
     success = 0,
     invalid_value = 1,
@@ -21,7 +21,6 @@ pub const Result = enum(c_int) {
     ecc_uncorrectable = 214,
     invalid_ptx = 218,
     unsupported_ptx_version = 222,
-    jit_compiler_not_found = 221,
     not_found = 500,
     not_ready = 600,
     illegal_address = 700,
@@ -101,6 +100,8 @@ pub const Diagnostic = struct {
 
 /// The first driver that compiles PTX 7.0, which Zig writes: CUDA 11.0 (Linux driver 450).
 pub const version_needed = 11_000;
+/// Kernels are compiled for sm_80.
+pub const compute_needed = 80;
 
 pub const Device = c_int;
 pub const Context = *opaque {};
@@ -113,11 +114,8 @@ pub const Address = u64;
 
 /// CUdevice_attribute.
 pub const Attribute = enum(c_int) {
-    warp_size = 10,
-    multiprocessor_count = 16,
     compute_major = 75,
     compute_minor = 76,
-    shared_bytes_optin = 97,
 };
 
 pub const event_blocking: c_uint = 1;
@@ -125,7 +123,6 @@ pub const stream_non_blocking: c_uint = 1;
 
 const jit_error_log: c_int = 5;
 const jit_error_log_bytes: c_int = 6;
-pub const max_dynamic_shared: c_int = 8;
 
 /// The functions of the driver by their names in cuda.h.
 pub const Api = struct {
@@ -160,7 +157,6 @@ pub const Api = struct {
     cuModuleLoadDataEx: *const fn (*?Module, *const anyopaque, c_uint, ?[*]c_int, ?[*]?*anyopaque) callconv(.c) Result,
     cuModuleUnload: *const fn (Module) callconv(.c) Result,
     cuModuleGetFunction: *const fn (*?Function, Module, [*:0]const u8) callconv(.c) Result,
-    cuFuncSetAttribute: *const fn (Function, c_int, c_int) callconv(.c) Result,
     cuLaunchKernel: *const fn (Function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, ?Stream, ?[*]?*anyopaque, ?[*]?*anyopaque) callconv(.c) Result,
 
     /// Symbols whose 64-bit form has another name than the function in cuda.h, which are macros there.
@@ -193,48 +189,28 @@ pub const Api = struct {
 pub const library_name = "libcuda.so.1";
 
 /// Opened once in a process and never closed: the library starts threads of its own.
-const Loaded = struct {
-    mutex: std.Thread.Mutex = .{},
-    /// The process that has called cuInit; 0: none.
-    process: std.atomic.Value(i32) = .init(0),
-    api: ?Api = null,
-    driver: Driver = undefined,
-};
-
-var loaded: Loaded = .{};
+var loaded: ?Api = null;
 
 /// A table of functions that works in this process.
 pub const Driver = struct {
     api: *const Api,
     version: u32,
 
-    /// The installed driver.
+    /// The installed driver. Calls come one at a time, and from no fork of a process that has made one (capi/gpu.zig).
     pub fn open(diagnostic: *Diagnostic) Error!Driver {
-        const own = linux.getpid();
-        const of = loaded.process.load(.acquire);
-        // The library's state is the parent's, its mutex may be locked for good; the driver refuses such a process, too.
-        if (of != 0 and of != own) {
-            diagnostic.set("a parent of this process has used the GPU; CUDA does not work in its forks: start the process by spawn", .{});
-            return error.Forked;
-        }
-        loaded.mutex.lock();
-        defer loaded.mutex.unlock();
-        if (loaded.process.load(.acquire) == own) return loaded.driver;
-        if (loaded.api == null) {
+        if (loaded == null) {
             var library = std.DynLib.open(library_name) catch {
                 diagnostic.set("{s} was not found: install NVIDIA's driver, or leave device out", .{library_name});
                 return error.NoDriver;
             };
             var name: []const u8 = "";
-            loaded.api = Api.load(&library, &name) catch |err| {
+            loaded = Api.load(&library, &name) catch |err| {
                 diagnostic.set("{s} has no {s}: it is older than CUDA {d}.{d}", .{ library_name, name, version_needed / 1000, version_needed % 1000 / 10 });
                 library.close();
                 return err;
             };
         }
-        loaded.driver = try Driver.init(&loaded.api.?, diagnostic);
-        loaded.process.store(own, .release);
-        return loaded.driver;
+        return .init(&loaded.?, diagnostic);
     }
 
     /// Initializes the driver behind a table and checks its version.
@@ -261,7 +237,7 @@ pub const Driver = struct {
     }
 
     /// Makes an error and a sentence of a result.
-    pub fn check(self: Driver, comptime call: []const u8, result: Result, diagnostic: *Diagnostic) Error!void {
+    pub fn check(self: Driver, call: []const u8, result: Result, diagnostic: *Diagnostic) Error!void {
         if (result == .success) return;
         const name = self.text_of(result, self.api.cuGetErrorName);
         const text = self.text_of(result, self.api.cuGetErrorString);
@@ -296,9 +272,6 @@ pub const Facts = struct {
     name_buffer: [96]u8 = @splat(0),
     total_bytes: u64,
     compute: u32,
-    multiprocessors: u32,
-    /// Shared memory that a block may ask for.
-    shared_bytes: u32,
 
     pub fn name(self: *const Facts) []const u8 {
         return std.mem.sliceTo(&self.name_buffer, 0);
@@ -315,6 +288,10 @@ pub const Card = struct {
     pub fn open(driver: Driver, ordinal: u32, diagnostic: *Diagnostic) Error!Card {
         var self: Card = .{ .driver = driver, .device = 0, .context = undefined, .facts = try facts_of(driver, ordinal, diagnostic) };
         const api = driver.api;
+        if (self.facts.compute < compute_needed) {
+            diagnostic.set("{s} has compute capability {d}.{d}; velo needs {d}.{d} or later", .{ self.facts.name(), self.facts.compute / 10, self.facts.compute % 10, compute_needed / 10, compute_needed % 10 });
+            return error.NoDevice;
+        }
         try driver.check("cuDeviceGet", api.cuDeviceGet(&self.device, @intCast(ordinal)), diagnostic);
         var context: ?Context = null;
         try driver.check("cuDevicePrimaryCtxRetain", api.cuDevicePrimaryCtxRetain(&context, self.device), diagnostic);
@@ -323,10 +300,10 @@ pub const Card = struct {
     }
 
     pub fn close(self: *Card) void {
-        _ = self.driver.api.cuDevicePrimaryCtxRelease(self.device); // a lost device cannot be told anything
+        _ = self.driver.api.cuDevicePrimaryCtxRelease(self.device); // a lost device refuses it
     }
 
-    /// Makes it the device of this thread, which calls below are over, until `leave` brings back the one before.
+    /// Makes it the device of this thread, which the calls below need, until `leave` restores the former one.
     pub fn enter(self: *const Card, diagnostic: *Diagnostic) Error!void {
         try self.driver.check("cuCtxPushCurrent", self.driver.api.cuCtxPushCurrent(self.context), diagnostic);
     }
@@ -343,6 +320,16 @@ pub const Card = struct {
         var total: usize = 0;
         try self.driver.check("cuMemGetInfo", self.driver.api.cuMemGetInfo(&left, &total), diagnostic);
         return .{ .free = left, .total = total };
+    }
+
+    /// Checks that codes and links of a segment or build have room.
+    pub fn require(self: *const Card, bytes: u64, owner: []const u8, diagnostic: *Diagnostic) Error!void {
+        const left = try self.memory(diagnostic);
+        if (bytes <= left.free) return;
+        diagnostic.needed_bytes = bytes;
+        diagnostic.free_bytes = left.free;
+        diagnostic.set("codes and links of the {s} take {d} bytes of device memory; {s} has {d} free of {d}", .{ owner, bytes, self.facts.name(), left.free, left.total });
+        return error.DeviceMemory;
     }
 
     /// Device memory; an error for lack of it names the needed and the free bytes.
@@ -430,16 +417,16 @@ pub const Card = struct {
         return ms * 1000;
     }
 
-    /// Compiles PTX, which ends with a zero, for this device. A failure brings the compiler's words.
+    /// Compiles PTX, which ends with a zero, for this device. An error has the log of the compiler.
     pub fn load_module(self: *const Card, ptx: [:0]const u8, diagnostic: *Diagnostic) Error!Module {
         var module: ?Module = null;
         var log: [2048]u8 = @splat(0);
         var options = [_]c_int{ jit_error_log, jit_error_log_bytes };
         var values = [_]?*anyopaque{ &log, @ptrFromInt(log.len - 1) };
         const result = self.driver.api.cuModuleLoadDataEx(&module, ptx.ptr, options.len, &options, &values);
-        const words = std.mem.trim(u8, std.mem.sliceTo(&log, 0), " \n\t");
+        const text = std.mem.trim(u8, std.mem.sliceTo(&log, 0), " \n\t");
         self.driver.check("cuModuleLoadDataEx", result, diagnostic) catch |err| {
-            if (words.len > 0) diagnostic.set("the driver did not compile the kernels: {s}", .{words});
+            if (text.len > 0) diagnostic.set("the driver did not compile the kernels: {s}", .{text});
             return err;
         };
         return module.?;
@@ -455,16 +442,24 @@ pub const Card = struct {
         return found.?;
     }
 
-    /// Lets the blocks of a kernel have more shared memory than every kernel may have.
-    pub fn allow_shared(self: *const Card, kernel: Function, bytes: u32, diagnostic: *Diagnostic) Error!void {
-        try self.driver.check("cuFuncSetAttribute", self.driver.api.cuFuncSetAttribute(kernel, max_dynamic_shared, @intCast(bytes)), diagnostic);
-    }
-
     pub const Shape = struct { blocks: u32, threads: u32, shared_bytes: u32 = 0 };
 
     /// `arguments` points at each argument of the kernel, which it takes before this returns.
     pub fn launch(self: *const Card, kernel: Function, shape: Shape, stream: ?Stream, arguments: []?*anyopaque, diagnostic: *Diagnostic) Error!void {
         try self.driver.check("cuLaunchKernel", self.driver.api.cuLaunchKernel(kernel, shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes, stream, arguments.ptr, null), diagnostic);
+    }
+
+    /// Launches a kernel of ours: a warp for each query, in blocks of as many as shared memory of a block holds.
+    pub fn launch_batch(self: *const Card, kernel: Function, index: layout.Index, batch: layout.Batch, stream: ?Stream, diagnostic: *Diagnostic) Error!void {
+        var own_index = index;
+        var own_batch = batch;
+        var arguments = [_]?*anyopaque{ &own_index, &own_batch };
+        const warps = batch.block_warps();
+        try self.launch(kernel, .{
+            .blocks = std.math.divCeil(u32, batch.count, warps) catch unreachable,
+            .threads = layout.lanes * warps,
+            .shared_bytes = warps * batch.warp_bytes(),
+        }, stream, &arguments, diagnostic);
     }
 };
 
@@ -485,14 +480,12 @@ pub fn facts_of(driver: Driver, ordinal: u32, diagnostic: *Diagnostic) Error!Fac
     }
     var device: Device = 0;
     try driver.check("cuDeviceGet", api.cuDeviceGet(&device, @intCast(ordinal)), diagnostic);
-    var facts: Facts = .{ .ordinal = ordinal, .total_bytes = 0, .compute = 0, .multiprocessors = 0, .shared_bytes = 0 };
+    var facts: Facts = .{ .ordinal = ordinal, .total_bytes = 0, .compute = 0 };
     try driver.check("cuDeviceGetName", api.cuDeviceGetName(&facts.name_buffer, facts.name_buffer.len - 1, device), diagnostic);
     var total: usize = 0;
     try driver.check("cuDeviceTotalMem", api.cuDeviceTotalMem(&total, device), diagnostic);
     facts.total_bytes = total;
     facts.compute = 10 * try attribute(driver, device, .compute_major, diagnostic) + try attribute(driver, device, .compute_minor, diagnostic);
-    facts.multiprocessors = try attribute(driver, device, .multiprocessor_count, diagnostic);
-    facts.shared_bytes = try attribute(driver, device, .shared_bytes_optin, diagnostic);
     return facts;
 }
 

@@ -1,6 +1,6 @@
 //! A driver without a GPU, for tests: the functions of `driver.Api` over memory of the host. Never in the shipped library.
 //!
-//! Device memory comes poisoned and within a budget. Copies, launches and events of a stream happen when somebody waits for them,
+//! Device memory comes poisoned and within a budget. Copies, launches and events of a stream happen when a caller waits for them,
 //! so an early read sees old bytes. A kernel runs as its host version. The world below counts all of it, and lets
 //! the n-th call fail.
 const std = @import("std");
@@ -19,7 +19,10 @@ pub const Kernel = struct {
 pub const Config = struct {
     devices: u32 = 2,
     version: u32 = 12_040,
+    compute: u32 = 90,
     budget_bytes: u64 = 1 << 30,
+    /// Of these the memory of other processes.
+    others_bytes: u64 = 0,
     /// The call with this number fails once with `failure`, counted from 1; 0: none does.
     fail_call: u64 = 0,
     failure: Result = .unknown,
@@ -259,11 +262,8 @@ const functions = struct {
         const result = own.enter("cuDeviceGetAttribute");
         defer own.mutex.unlock();
         value.* = switch (attribute) {
-            .warp_size => 32,
-            .multiprocessor_count => 4,
-            .compute_major => 9,
-            .compute_minor => 0,
-            .shared_bytes_optin => 232_448,
+            .compute_major => @intCast(own.config.compute / 10),
+            .compute_minor => @intCast(own.config.compute % 10),
         };
         return result;
     }
@@ -315,7 +315,7 @@ const functions = struct {
         const own = world.?;
         const result = own.enter("cuMemGetInfo");
         defer own.mutex.unlock();
-        free.* = own.config.budget_bytes - own.used_bytes;
+        free.* = own.config.budget_bytes - own.config.others_bytes - own.used_bytes;
         total.* = own.config.budget_bytes;
         return result;
     }
@@ -325,7 +325,7 @@ const functions = struct {
         const result = own.enter("cuMemAlloc");
         defer own.mutex.unlock();
         if (result != .success) return result;
-        if (own.used_bytes + bytes > own.config.budget_bytes) return .out_of_memory;
+        if (own.used_bytes + bytes > own.config.budget_bytes - own.config.others_bytes) return .out_of_memory;
         address.* = allocate(own, &own.blocks, bytes) orelse return .out_of_memory;
         own.used_bytes += bytes;
         return .success;
@@ -491,13 +491,6 @@ const functions = struct {
         return .not_found;
     }
 
-    fn cuFuncSetAttribute(_: driver.Function, _: c_int, _: c_int) callconv(.c) Result {
-        const own = world.?;
-        const result = own.enter("cuFuncSetAttribute");
-        defer own.mutex.unlock();
-        return result;
-    }
-
     fn cuLaunchKernel(function: driver.Function, x: c_uint, _: c_uint, _: c_uint, threads: c_uint, _: c_uint, _: c_uint, _: c_uint, stream: ?driver.Stream, arguments: ?[*]?*anyopaque, _: ?[*]?*anyopaque) callconv(.c) Result {
         const own = world.?;
         const result = own.enter("cuLaunchKernel");
@@ -591,7 +584,7 @@ test "whichever call fails, the error is typed and nothing is left behind" {
     try testing.expect(failed >= 20);
 }
 
-test "a device that is lost stays lost, and what it held is given back" {
+test "a device that is lost stays lost, and its memory is given back" {
     var call: u64 = 1;
     while (true) : (call += 1) {
         const own = try install(testing.allocator, .{ .kernels = &kernels, .lost_from = call });
@@ -607,8 +600,8 @@ test "a device that is lost stays lost, and what it held is given back" {
     try testing.expect(call > 20);
 }
 
-test "an error for lack of memory names what is needed and what is free" {
-    _ = try install(testing.allocator, .{ .budget_bytes = 1000 });
+test "an error for lack of memory names the needed and the free bytes" {
+    _ = try install(testing.allocator, .{ .budget_bytes = 1500, .others_bytes = 500 });
     defer remove();
     var diagnostic: driver.Diagnostic = .{};
     var card = try driver.Card.open(try .init(&api, &diagnostic), 0, &diagnostic);
@@ -618,10 +611,10 @@ test "an error for lack of memory names what is needed and what is free" {
     try testing.expectError(error.DeviceMemory, card.alloc(500, &diagnostic));
     try testing.expectEqual(500, diagnostic.needed_bytes);
     try testing.expectEqual(400, diagnostic.free_bytes);
-    try testing.expectEqualStrings("Simulated GPU 0 has 400 bytes free of 1000, and 500 are needed", diagnostic.message());
+    try testing.expectEqualStrings("Simulated GPU 0 has 400 bytes free of 1500, and 500 are needed", diagnostic.message());
 }
 
-test "an old driver, no device and a device that is not there have errors of their own" {
+test "an old driver, an old device, no device and a wrong number have errors of their own" {
     var diagnostic: driver.Diagnostic = .{};
     {
         _ = try install(testing.allocator, .{ .version = 10_020 });
@@ -634,6 +627,12 @@ test "an old driver, no device and a device that is not there have errors of the
         defer remove();
         try testing.expectError(error.NoDevice, driver.Driver.init(&api, &diagnostic));
         try testing.expect(std.mem.indexOf(u8, diagnostic.message(), "CUDA_VISIBLE_DEVICES") != null);
+    }
+    {
+        _ = try install(testing.allocator, .{ .compute = 75 });
+        defer remove();
+        try testing.expectError(error.NoDevice, driver.Card.open(try .init(&api, &diagnostic), 0, &diagnostic));
+        try testing.expectEqualStrings("Simulated GPU 0 has compute capability 7.5; velo needs 8.0 or later", diagnostic.message());
     }
     _ = try install(testing.allocator, .{});
     defer remove();

@@ -5,7 +5,9 @@ const quant = @import("quant");
 const graph = @import("graph");
 const layout = @import("layout.zig");
 const host = @import("host.zig");
-const Walks = @import("walks.zig").Walks;
+const driver = @import("driver.zig");
+const fake = @import("fake.zig");
+const Linker = @import("linker.zig").Linker;
 const worlds = @import("testing.zig");
 const testing = std.testing;
 const Segment = worlds.Segment;
@@ -64,7 +66,7 @@ test "estimates of kernels are those of the definition" {
         const segment: Segment = try .init(arena, codes, try random_lists(arena, &prng, n, 16), 0, entries);
         const queries: Queries = try .init(arena, &segment, try random_vectors(arena, &prng, 2 * dim), n, 256);
         // All vertices fit into the list, so all are met.
-        host.velo_search(segment.index(), queries.batch(256), queries.room);
+        host.velo_search(segment.index(), queries.batch(256), queries.shared);
         try queries.expect_written();
         for (queries.prepared, 0..) |*query, number| {
             try testing.expectEqual(n, queries.counters[number].len);
@@ -112,7 +114,7 @@ test "the list is that of a search in plain loops" {
         for (queries.heads) |*head| if (prng.boolean()) {
             head.excluded = @intCast(prng.below(n));
         };
-        host.velo_search(segment.index(), batch, queries.room);
+        host.velo_search(segment.index(), batch, queries.shared);
         try queries.expect_written();
         for (queries.prepared, queries.heads, 0..) |*query, head, number| {
             errdefer std.debug.print("query {d} of {d}, list {d}, degree {d}\n", .{ number, count, list_size, degree });
@@ -175,7 +177,7 @@ test "over a built graph a batch finds as much as a search that follows one vert
             batch.stop_followed = stop.followed;
             batch.stop_share = stop.share;
         }
-        host.velo_search(segment.index(), batch, queries.room);
+        host.velo_search(segment.index(), batch, queries.shared);
         try queries.expect_written();
         var found = [2]u32{ 0, 0 };
         var estimates = [2]u64{ 0, 0 };
@@ -233,11 +235,11 @@ test "vertices to be inserted follow what a walk on the host follows" {
         const followed = try arena.alloc(i64, count * followed_max + guard);
         const counters = try arena.alloc(layout.Counters, count + 1);
         const slots = layout.visited_slots_of(list_size);
-        const room = try arena.alignedAlloc(u8, .@"16", layout.warp_bytes_of(list_size, slots));
+        const shared = try arena.alignedAlloc(u8, .@"16", layout.warp_bytes_of(list_size, slots));
         for ([_]bool{ false, true }) |product| {
             @memset(followed, Queries.poison);
             @memset(std.mem.sliceAsBytes(counters), 0x5a);
-            host.velo_insert(insertion_index(&build_codes, links, stride, built.entry, product), insertion_batch(heads, followed, counters, list_size, followed_max), room);
+            host.velo_insert(insertion_index(&build_codes, links, stride, built.entry, product), insertion_batch(heads, followed, counters, list_size, followed_max), shared);
             for (followed[count * followed_max ..]) |key| try testing.expectEqual(Queries.poison, key);
             for (std.mem.asBytes(&counters[count])) |byte| try testing.expectEqual(0x5a, byte);
             try testing.expectEqual(0, counters[0].expanded);
@@ -247,41 +249,6 @@ test "vertices to be inserted follow what a walk on the host follows" {
         }
     }
 }
-
-/// A card whose memory is the host's, and which fails after some walks.
-const HostCard = struct {
-    arena: std.mem.Allocator,
-    walks_left: u32,
-    walked: u32 = 0,
-    allocated: u32 = 0,
-
-    pub fn alloc(self: *HostCard, bytes: u64) !u64 {
-        const memory = try self.arena.alignedAlloc(u8, .@"64", @intCast(bytes));
-        @memset(memory, 0xaa);
-        self.allocated += 1;
-        return @intFromPtr(memory.ptr);
-    }
-
-    pub fn free(self: *HostCard, _: u64) void {
-        self.allocated -= 1;
-    }
-
-    pub fn upload(_: *HostCard, to: u64, bytes: []const u8) !void {
-        @memcpy(@as([*]u8, @ptrFromInt(to))[0..bytes.len], bytes);
-    }
-
-    pub fn download(_: *HostCard, to: []u8, from: u64) !void {
-        @memcpy(to, @as([*]const u8, @ptrFromInt(from))[0..to.len]);
-    }
-
-    pub fn walk(self: *HostCard, index: layout.Index, batch: layout.Batch) !void {
-        if (self.walks_left == 0) return error.Lost;
-        self.walks_left -= 1;
-        self.walked += 1;
-        var room: [layout.warp_bytes_of(layout.list_size_max, 2048)]u8 align(16) = undefined;
-        host.velo_insert(index, batch, &room);
-    }
-};
 
 test "a graph whose walks a kernel makes in batches finds as much as one of walks one after another" {
     const seed = testing.random_seed;
@@ -302,14 +269,28 @@ test "a graph whose walks a kernel makes in batches finds as much as one of walk
     const codes = try worlds.encoded(arena, .{ .dim = dim, .memory_bits = 6, .record_bits = 2 }, stored, .distance);
     var found: [3]u32 = @splat(0);
     var expanded: [3]u64 = @splat(0);
-    for ([_]?u32{ null, std.math.maxInt(u32), 2 }, &found, &expanded) |lasts, *sum, *followed| {
-        var card: HostCard = .{ .arena = arena, .walks_left = lasts orelse 0 };
-        var walks: Walks(HostCard) = try .init(testing.allocator, &card, &build_codes, .{ .degree = 24, .list_size = 60, .most = 700 });
-        var built = try graph.build(quant.BuildCodes, testing.allocator, &build_codes, .{ .degree = 24, .list_size = 60, .seed = seed, .walks = if (lasts == null) null else walks.walks() });
+    // By the CPU alone, by the GPU, and by one that is lost in the third batch.
+    for ([_]?u32{ null, 0, 3 }, &found, &expanded) |lost_from, *sum, *followed| {
+        const world = try fake.install(testing.allocator, .{ .kernels = &host.kernels, .lost_from = lost_from orelse 0, .function = "cuLaunchKernel" });
+        defer fake.remove();
+        var diagnostic: driver.Diagnostic = .{};
+        var card: driver.Card = try .open(try .init(&fake.api, &diagnostic), 0, &diagnostic);
+        try card.enter(&diagnostic);
+        const module = try card.load_module("ptx", &diagnostic);
+        var linker: Linker = try .init(testing.allocator, &card, module, .{ .degree = 24, .list_size = 60 }, n, dim, &diagnostic);
+        const walks = if (lost_from == null) null else Linker.begin(&linker, &build_codes, false).?;
+        var built = try graph.build(quant.BuildCodes, testing.allocator, &build_codes, .{ .degree = 24, .list_size = 60, .seed = seed, .walks = walks });
         defer built.deinit(testing.allocator);
-        walks.deinit(testing.allocator);
-        try testing.expectEqual(0, card.allocated);
-        if (lasts) |most| try testing.expectEqual(@min(most, 18), card.walked); // 512 walks of its own, then for an eighth of the graph each
+        Linker.end(&linker);
+        card.unload_module(module);
+        card.leave();
+        card.close();
+        try testing.expect(world.is_empty());
+        // The CPU makes 512 walks; then each batch is an eighth of the graph so far.
+        const launches: u64 = if (lost_from) |lost| (if (lost > 0) lost - 1 else 18) else 0;
+        try testing.expectEqual(launches, world.launches);
+        try testing.expectEqual(launches, linker.batches);
+        try testing.expectEqual(launches == 2, linker.is_off);
         try testing.expectEqual(n, try graph.reachable_count(testing.allocator, &built, built.degree_max));
         const lists = try arena.alloc([]const u32, n);
         for (lists, 0..) |*list, vertex| list.* = built.list(@intCast(vertex));
@@ -317,7 +298,7 @@ test "a graph whose walks a kernel makes in batches finds as much as one of walk
         const segment: Segment = try .init(arena, codes, lists, built.entry, entries);
         const slots = layout.visited_slots_of(40);
         const queries: Queries = try .init(arena, &segment, vectors, 40, slots);
-        host.velo_search(segment.index(), queries.batch(slots), queries.room);
+        host.velo_search(segment.index(), queries.batch(slots), queries.shared);
         for (0..count) |number| {
             var truth: [k]u32 = undefined;
             nearest(stored, vectors[number * dim ..][0..dim], &truth);
@@ -333,17 +314,12 @@ fn insertion_index(codes: *const quant.BuildCodes, links: []const u32, stride: u
     return .{
         .codes = @intFromPtr(codes.codes.ptr),
         .factors = @intFromPtr(codes.factors.ptr),
-        .center_ids = 0,
         .links = @intFromPtr(links.ptr),
-        .entries = 0,
-        .entry_starts = 0,
-        .center_norms2 = 0,
         .n = codes.n,
         .dim = codes.dim,
         .bits = quant.BuildCodes.bits,
         .code_stride = codes.dim,
         .link_stride = stride,
-        .center_count = 0,
         .entry_vertex = entry,
         .product = @intFromBool(product),
     };
@@ -352,9 +328,6 @@ fn insertion_index(codes: *const quant.BuildCodes, links: []const u32, stride: u
 fn insertion_batch(heads: []const layout.Query, followed: []i64, counters: []layout.Counters, list_size: u32, followed_max: u32) layout.Batch {
     return .{
         .queries = @intFromPtr(heads.ptr),
-        .planes = 0,
-        .terms = 0,
-        .candidates = 0,
         .counters = @intFromPtr(counters.ptr),
         .count = @intCast(heads.len),
         .list_size = list_size,

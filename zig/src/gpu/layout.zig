@@ -1,4 +1,4 @@
-//! The structs that kernels take, by value, as they lie in memory of both machines. Addresses are those of device memory; where
+//! The structs that kernels take, by value, with the same layout on both machines. Addresses are those of device memory; where
 //! kernels run on the host, for tests, they are addresses of its own memory. Nothing is imported but std: the compilation to PTX
 //! has this file, too.
 //!
@@ -22,22 +22,23 @@ pub const list_size_max = 512;
 /// Widths of codes that kernels read: `memory_bits`.
 pub const bits_max = 6;
 
-/// A segment in device memory. Every array but `links` and `codes` is a copy of what the core has in memory.
+/// A segment in device memory, or a graph that is built, which has neither centers nor entry points. Every array but `links` and
+/// `codes` is a copy of the one that the core has in memory.
 pub const Index = extern struct {
     /// `quant.Codes.bytes`, `code_stride` bytes from one vertex to the next, then `code_padding`. Aligned to 16.
     codes: u64,
     /// u32[n]: `quant.Codes.factors`
     factors: u64,
     /// u8[n]: `quant.Codes.center_ids`
-    center_ids: u64,
+    center_ids: u64 = 0,
     /// u32[n × link_stride]: the links of every vertex, decoded, then `none`. Aligned to 4 × `link_stride`, at most 128.
     links: u64,
     /// u32[entry_starts[center_count]]: `Shared.entries`: vertices, those of one center side by side
-    entries: u64,
+    entries: u64 = 0,
     /// u32[center_count + 1]: `Shared.entry_starts`
-    entry_starts: u64,
+    entry_starts: u64 = 0,
     /// f32[center_count]: `Shared.center_norms2`
-    center_norms2: u64,
+    center_norms2: u64 = 0,
     n: u32,
     /// Dimensions of codes, a multiple of 16.
     dim: u32,
@@ -47,7 +48,7 @@ pub const Index = extern struct {
     code_stride: u32,
     /// `link_stride_of` of the longest list
     link_stride: u32,
-    center_count: u32,
+    center_count: u32 = 0,
     /// The medoid.
     entry_vertex: u32,
     /// While a graph is built: distances are those of `quant.ProductCodes`.
@@ -87,12 +88,12 @@ pub const Batch = extern struct {
     /// Query[count]
     queries: u64,
     /// u32[count × plane_words_of(dim)]: the coarse query, in the order of dimensions that `prepare.write` gives it. Aligned to 16.
-    planes: u64,
+    planes: u64 = 0,
     /// f32[count × center_count]: `quant.Query.terms`
-    terms: u64,
+    terms: u64 = 0,
     /// i64[count × list_size], written by the kernel: `quant.Candidate`s, ascending, then `Candidate.none`; the lowest bit says
     /// that the links of a vertex were followed. As `search.List` has them, which takes them by a copy.
-    candidates: u64,
+    candidates: u64 = 0,
     /// Counters[count], written by the kernel.
     counters: u64,
     count: u32,
@@ -116,13 +117,13 @@ pub const Batch = extern struct {
         return warp_bytes_of(self.list_size, self.visited_slots);
     }
 
-    /// Warps of a block, which has room for them without a question.
+    /// Warps of a block. Their shared memory is at most what every block may have.
     pub fn block_warps(self: *const Batch) u32 {
         return std.math.clamp((48 << 10) / self.warp_bytes(), 1, 4);
     }
 };
 
-/// Entry points that a search looks at, at least, where there are so many; and centers, at most (search/shared.zig).
+/// Entry points that a search looks at, or all if there are fewer; and centers, at most (search/shared.zig).
 pub const entries_looked = 256;
 pub const centers_looked_max = 64;
 /// Entry points that a search starts at.
@@ -132,7 +133,7 @@ pub const entries_best = 8;
 pub const group_dims = 32;
 
 /// Bytes from one code to the next in device memory, where loads are aligned. An upload copies rows of `dim·bits/8` bytes to this
-/// stride (`prepare.spread_codes`); mostly the two are the same.
+/// stride (offload/resident.zig); mostly the two are the same.
 pub fn code_stride_of(dim: u32, bits: u32) u32 {
     return std.mem.alignForward(u32, dim / 8 * bits, 16);
 }
@@ -172,7 +173,7 @@ comptime {
     assert(warp_bytes_of(list_size_max, 2048) <= 48 << 10);
 }
 
-test "strides hold what they are for" {
+test "strides hold codes and lists" {
     for ([_][3]u32{ .{ 16, 1, 16 }, .{ 128, 4, 64 }, .{ 112, 3, 48 }, .{ 48, 6, 48 } }) |case| {
         try std.testing.expectEqual(case[2], code_stride_of(case[0], case[1]));
     }

@@ -1,12 +1,14 @@
-//! The GPU of one build: it walks for one graph after the other (`gpu.Walks`). After a failure it gets nothing more of the build,
-//! which goes on without it.
+//! The GPU of one build: it walks toward vertices that are to be linked, for one graph after the other (`graph.Walks`). Codes are
+//! uploaded once, links before each batch; the followed vertices come back. A million lists of 32 links are 128 MB, a few
+//! milliseconds of upload, so no list is kept in step with the graph. After a failure the GPU gets nothing more of the build, which
+//! goes on without it.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
 const graph = @import("graph");
 const layout = @import("layout.zig");
 const driver = @import("driver.zig");
-const walks_file = @import("walks.zig");
+const assert = std.debug.assert;
 
 pub const kernel_name = "velo_insert";
 
@@ -21,20 +23,53 @@ pub const Options = struct {
         return if (self.list_size > layout.list_size_max) "its candidate lists are longer than kernels have them (build_list_size above 512)" else null;
     }
 
-    fn of_walks(self: Options) walks_file.Options {
+    /// The most vertices that a walk on the host follows (`graph.search.Scratch`).
+    fn followed_max(self: Options) u32 {
+        return 4 * @max(self.list_size, 16);
+    }
+
+    /// Vertices of a batch, at most.
+    fn batch_max(self: Options) u32 {
         const followed_bytes: u32 = if (self.large) 128 << 20 else 16 << 20;
-        var options: walks_file.Options = .{ .degree = self.degree, .list_size = self.list_size };
-        options.most = @min(options.most, followed_bytes / (options.followed_max() * @sizeOf(quant.Candidate)));
-        return options;
+        return @min(1 << 15, followed_bytes / (self.followed_max() * @sizeOf(quant.Candidate)));
+    }
+
+    /// Device memory of walks over `n` vertices with codes of `dim` dimensions.
+    fn bytes_of(self: Options, n: u64, dim: u32) u64 {
+        var sum: u64 = 0;
+        for (self.sizes_of(n, dim)) |size| sum += size;
+        return sum;
+    }
+
+    fn sizes_of(self: Options, n: u64, dim: u32) [parts]u64 {
+        const batch: u64 = self.batch_max();
+        return .{
+            n * dim + layout.code_padding,
+            n * @sizeOf(layout.PairFactors),
+            n * layout.link_stride_of(self.degree) * @sizeOf(u32),
+            batch * @sizeOf(layout.Query),
+            batch * self.followed_max() * @sizeOf(quant.Candidate),
+            batch * @sizeOf(layout.Counters),
+        };
     }
 };
+
+const Part = enum { codes, factors, links, heads, followed, counters };
+const parts = std.meta.fields(Part).len;
+
+comptime {
+    assert(layout.code_padding == base.limits.code_padding); // `quant.BuildCodes.codes` is uploaded as it is
+}
+
+/// Lists that are converted and uploaded together.
+const lists_together = 1 << 14;
 
 pub const Linker = struct {
     allocator: std.mem.Allocator,
     card: *const driver.Card,
     function: driver.Function,
     options: Options,
-    walks: ?walks_file.Walks(Linker) = null,
+    walks: ?Walks = null,
     batches: u64 = 0,
     vertices: u64 = 0,
     /// Time of copies and kernels.
@@ -42,18 +77,12 @@ pub const Linker = struct {
     is_off: bool = false,
     failure: driver.Diagnostic = .{},
 
-    /// `vertices` of the largest graph, over vectors of `dim` dimensions. A GPU without room for it names the needed and the free bytes.
+    /// `vertices` of the largest graph, over vectors of `dim` dimensions. An error for lack of memory names the needed and the free
+    /// bytes.
     pub fn init(allocator: std.mem.Allocator, card: *const driver.Card, module: driver.Module, options: Options, vertices: u64, dim: u32, diagnostic: *driver.Diagnostic) driver.Error!Linker {
         try card.enter(diagnostic);
         defer card.leave();
-        const needed = walks_file.bytes_of(vertices, quant.dim_code_of(dim), options.of_walks());
-        const memory = try card.memory(diagnostic);
-        if (needed > memory.free) {
-            diagnostic.needed_bytes = needed;
-            diagnostic.free_bytes = memory.free;
-            diagnostic.set("codes and links of the build take {d} bytes of device memory; {s} has {d} free of {d}", .{ needed, card.facts.name(), memory.free, memory.total });
-            return error.DeviceMemory;
-        }
+        try card.require(options.bytes_of(vertices, quant.dim_code_of(dim)), "build", diagnostic);
         return .{ .allocator = allocator, .card = card, .function = try card.function(module, kernel_name, diagnostic), .options = options };
     }
 
@@ -65,71 +94,142 @@ pub const Linker = struct {
             self.is_off = true;
             return null;
         };
-        var options = self.options.of_walks();
-        options.product = product;
-        self.walks = walks_file.Walks(Linker).init(self.allocator, self, points, options) catch |err| {
+        self.walks = Walks.init(self, points, product) catch |err| {
             if (err == error.OutOfMemory) self.failure.set("the operating system gave no memory for batches", .{});
             self.is_off = true;
             self.card.leave();
             return null;
         };
-        return self.walks.?.walks();
+        return .{ .context = self, .most = self.options.batch_max(), .run = run, .followed = followed };
     }
 
     pub fn end(context: *anyopaque) void {
         const self: *Linker = @ptrCast(@alignCast(context));
         if (self.walks) |*walks| {
-            walks.deinit(self.allocator);
+            walks.deinit(self.card);
             self.card.leave();
         }
         self.walks = null;
     }
 
-    // ---- as `gpu.Walks` takes a card ----
-
-    pub fn alloc(self: *Linker, bytes: u64) driver.Error!driver.Address {
-        errdefer self.is_off = true;
-        return (try self.card.alloc(bytes, &self.failure)).address;
-    }
-
-    pub fn free(self: *Linker, address: driver.Address) void {
-        var buffer: driver.Buffer = .{ .address = address, .bytes = 0 };
-        self.card.free(&buffer);
-    }
-
-    pub fn upload(self: *Linker, to: driver.Address, bytes: []const u8) driver.Error!void {
-        errdefer self.is_off = true;
+    fn run(context: *anyopaque, so_far: *const graph.Graph, vertices: []const u32) bool {
+        const self: *Linker = @ptrCast(@alignCast(context));
         const began = base.nowMicros();
-        try self.card.upload(.{ .address = to, .bytes = bytes.len }, 0, bytes, null, &self.failure);
-        try self.finish(began);
-    }
-
-    pub fn download(self: *Linker, to: []u8, from: driver.Address) driver.Error!void {
-        errdefer self.is_off = true;
-        const began = base.nowMicros();
-        try self.card.download(to, .{ .address = from, .bytes = to.len }, null, &self.failure);
-        try self.finish(began);
-    }
-
-    pub fn walk(self: *Linker, index: layout.Index, batch: layout.Batch) driver.Error!void {
-        errdefer self.is_off = true;
-        const began = base.nowMicros();
-        var own_index = index;
-        var own_batch = batch;
-        var arguments = [_]?*anyopaque{ &own_index, &own_batch };
-        const warps = batch.block_warps();
-        try self.card.launch(self.function, .{
-            .blocks = std.math.divCeil(u32, batch.count, warps) catch unreachable,
-            .threads = layout.lanes * warps,
-            .shared_bytes = warps * batch.warp_bytes(),
-        }, null, &arguments, &self.failure);
-        try self.finish(began);
-        self.batches += 1;
-        self.vertices += batch.count;
-    }
-
-    fn finish(self: *Linker, began: u64) driver.Error!void {
-        try self.card.synchronize(null, &self.failure);
+        self.walks.?.walk(self, so_far, vertices) catch {
+            self.is_off = true;
+            return false;
+        };
         self.busy_us += base.nowMicros() -| began;
+        self.batches += 1;
+        self.vertices += vertices.len;
+        return true;
+    }
+
+    fn followed(context: *anyopaque, number: u32) []const quant.Candidate {
+        const self: *Linker = @ptrCast(@alignCast(context));
+        const walks = &self.walks.?;
+        const each = walks.batch.followed_max;
+        return walks.followed[@as(usize, number) * each ..][0..@min(walks.counters[number].expanded, each)];
+    }
+};
+
+/// Of one graph.
+const Walks = struct {
+    arena: std.heap.ArenaAllocator,
+    buffers: [parts]driver.Buffer,
+    index: layout.Index,
+    batch: layout.Batch,
+    /// Lists of some vertices, on their way.
+    links: []u32,
+    heads: []layout.Query,
+    followed: []quant.Candidate,
+    counters: []layout.Counters,
+
+    fn init(linker: *Linker, codes: *const quant.BuildCodes, product: bool) (driver.Error || error{OutOfMemory})!Walks {
+        const card = linker.card;
+        const options = linker.options;
+        assert(options.list_size >= 1 and options.list_size <= layout.list_size_max);
+        const stride = layout.link_stride_of(options.degree);
+        const batch_max = options.batch_max();
+        var buffers: [parts]driver.Buffer = @splat(.none);
+        errdefer for (&buffers) |*buffer| card.free(buffer);
+        for (options.sizes_of(codes.n, codes.dim), &buffers) |size, *buffer| buffer.* = try card.alloc(size, &linker.failure);
+        try card.upload(buffers[@intFromEnum(Part.codes)], 0, codes.codes, null, &linker.failure);
+        try card.upload(buffers[@intFromEnum(Part.factors)], 0, std.mem.sliceAsBytes(codes.factors), null, &linker.failure);
+        try card.synchronize(null, &linker.failure);
+        var arena: std.heap.ArenaAllocator = .init(linker.allocator);
+        errdefer arena.deinit();
+        const allocator = arena.allocator();
+        const links = try allocator.alloc(u32, @as(usize, @min(codes.n, lists_together)) * stride);
+        const heads = try allocator.alloc(layout.Query, batch_max);
+        const followed = try allocator.alloc(quant.Candidate, @as(usize, batch_max) * options.followed_max());
+        const counters = try allocator.alloc(layout.Counters, batch_max);
+        return .{
+            .arena = arena,
+            .buffers = buffers,
+            .index = .{
+                .codes = buffers[@intFromEnum(Part.codes)].address,
+                .factors = buffers[@intFromEnum(Part.factors)].address,
+                .links = buffers[@intFromEnum(Part.links)].address,
+                .n = codes.n,
+                .dim = codes.dim,
+                .bits = quant.BuildCodes.bits,
+                .code_stride = codes.dim,
+                .link_stride = stride,
+                .entry_vertex = 0,
+                .product = @intFromBool(product),
+            },
+            .batch = .{
+                .queries = buffers[@intFromEnum(Part.heads)].address,
+                .counters = buffers[@intFromEnum(Part.counters)].address,
+                .count = 0,
+                .list_size = options.list_size,
+                .visited_slots = layout.visited_slots_of(options.list_size),
+                .followed = buffers[@intFromEnum(Part.followed)].address,
+                .followed_max = options.followed_max(),
+            },
+            .links = links,
+            .heads = heads,
+            .followed = followed,
+            .counters = counters,
+        };
+    }
+
+    fn deinit(self: *Walks, card: *const driver.Card) void {
+        for (&self.buffers) |*buffer| card.free(buffer);
+        self.arena.deinit();
+    }
+
+    fn walk(self: *Walks, linker: *Linker, so_far: *const graph.Graph, vertices: []const u32) driver.Error!void {
+        const card = linker.card;
+        const failure = &linker.failure;
+        const count = vertices.len;
+        assert(so_far.n == self.index.n and count <= self.heads.len);
+        try self.upload_links(linker, so_far);
+        for (self.heads[0..count], vertices) |*head, vertex| head.* = .{ .scale = 0, .bias = 0, .excluded = vertex };
+        try card.upload(self.buffers[@intFromEnum(Part.heads)], 0, std.mem.sliceAsBytes(self.heads[0..count]), null, failure);
+        self.index.entry_vertex = so_far.entry;
+        self.batch.count = @intCast(count);
+        try card.launch_batch(linker.function, self.index, self.batch, null, failure);
+        try card.download(std.mem.sliceAsBytes(self.counters[0..count]), self.buffers[@intFromEnum(Part.counters)], null, failure);
+        try card.download(std.mem.sliceAsBytes(self.followed[0 .. count * self.batch.followed_max]), self.buffers[@intFromEnum(Part.followed)], null, failure);
+        try card.synchronize(null, failure);
+    }
+
+    fn upload_links(self: *Walks, linker: *Linker, so_far: *const graph.Graph) driver.Error!void {
+        const stride = self.index.link_stride;
+        var first: u32 = 0;
+        while (first < so_far.n) : (first += lists_together) {
+            const count = @min(lists_together, so_far.n - first);
+            const rows = self.links[0 .. @as(usize, count) * stride];
+            @memset(rows, layout.none);
+            for (0..count) |i| {
+                const list = so_far.list(@intCast(first + i));
+                for (list, rows[i * stride ..][0..list.len]) |id, *link| link.* = id & ~graph.Graph.mark;
+            }
+            const offset = @as(u64, first) * stride * @sizeOf(u32);
+            try linker.card.upload(self.buffers[@intFromEnum(Part.links)], offset, std.mem.sliceAsBytes(rows), null, &linker.failure);
+            try linker.card.synchronize(null, &linker.failure);
+        }
     }
 };

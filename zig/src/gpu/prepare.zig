@@ -1,4 +1,4 @@
-//! Input of kernels from the host: queries and lists of links.
+//! Queries as kernels take them.
 const std = @import("std");
 const quant = @import("quant");
 const layout = @import("layout.zig");
@@ -21,18 +21,4 @@ pub fn write(query: *const quant.Query, excluded: u32, out: *layout.Query, plane
     }
     @memcpy(terms, query.terms[0..terms.len]);
     out.* = .{ .scale = 2 * query.coarse_step, .bias = query.coarse_bias, .excluded = excluded };
-}
-
-/// Copies packed codes to the stride that they have in device memory. `out` ends with `layout.code_padding` bytes, which are zeroed,
-/// as are those between codes.
-pub fn spread_codes(dim: u32, bits: u32, n: u32, packed_codes: [*]const u8, out: []u8) void {
-    const from = dim / 8 * bits;
-    const to = layout.code_stride_of(dim, bits);
-    std.debug.assert(out.len == @as(usize, n) * to + layout.code_padding);
-    for (0..n) |vertex| {
-        const row = out[vertex * to ..][0..to];
-        @memcpy(row[0..from], packed_codes[vertex * from ..][0..from]);
-        @memset(row[from..], 0);
-    }
-    @memset(out[@as(usize, n) * to ..], 0);
 }

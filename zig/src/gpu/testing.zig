@@ -30,7 +30,7 @@ pub const Segment = struct {
         @memset(links, layout.none);
         for (lists, 0..) |list, vertex| @memcpy(links[vertex * stride ..][0..list.len], list);
         const spread = try arena.alignedAlloc(u8, .@"16", @as(usize, codes.n) * layout.code_stride_of(params.dim, params.memory_bits) + layout.code_padding);
-        prepare.spread_codes(params.dim, params.memory_bits, codes.n, codes.bytes.ptr, spread);
+        spread_codes(params.dim, params.memory_bits, codes.n, codes.bytes.ptr, spread);
         std.mem.sortUnstable(u32, entries, codes.center_ids, struct {
             fn less(centers: []const u8, a: u32, b: u32) bool {
                 return if (centers[a] == centers[b]) a < b else centers[a] < centers[b];
@@ -71,6 +71,20 @@ pub const Segment = struct {
     }
 };
 
+/// Copies packed codes to the stride that they have in device memory. `out` ends with `layout.code_padding` bytes, which are zeroed,
+/// as are those between codes.
+fn spread_codes(dim: u32, bits: u32, n: u32, packed_codes: [*]const u8, out: []u8) void {
+    const from = dim / 8 * bits;
+    const to = layout.code_stride_of(dim, bits);
+    std.debug.assert(out.len == @as(usize, n) * to + layout.code_padding);
+    for (0..n) |vertex| {
+        const row = out[vertex * to ..][0..to];
+        @memcpy(row[0..from], packed_codes[vertex * from ..][0..from]);
+        @memset(row[from..], 0);
+    }
+    @memset(out[@as(usize, n) * to ..], 0);
+}
+
 /// Codes of random bytes, with factors and centers of plausible size.
 pub fn random_codes(arena: std.mem.Allocator, prng: *base.Prng, params: quant.CodeParams, n: u32, center_count: u32, form: quant.Form) !quant.Codes {
     const bytes = try arena.alignedAlloc(u8, .@"64", quant.Codes.byte_len(params, n));
@@ -97,7 +111,7 @@ pub const Queries = struct {
     candidates: []i64,
     counters: []layout.Counters,
     list_size: u32,
-    room: host.Room,
+    shared: host.SharedMemory,
 
     /// Behind the output of a kernel.
     const guard = 16;
@@ -116,7 +130,7 @@ pub const Queries = struct {
             .candidates = try arena.alloc(i64, count * list_size + guard),
             .counters = try arena.alloc(layout.Counters, count + 1),
             .list_size = list_size,
-            .room = try arena.alignedAlloc(u8, .@"16", layout.warp_bytes_of(list_size, visited_slots)),
+            .shared = try arena.alignedAlloc(u8, .@"16", layout.warp_bytes_of(list_size, visited_slots)),
         };
         for (self.prepared, 0..) |*query, i| {
             query.* = try .init(arena, segment.codes.params);

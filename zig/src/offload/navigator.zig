@@ -1,20 +1,19 @@
 //! Batches of queries on one GPU of this process.
 //!
-//! A call of many queries is cut into batches. A batch is prepared, uploaded, navigated and downloaded on one of two lanes; then
-//! its candidate lists go to the workers of its index as a job of their own, which reads pages and finishes as ever, while the
-//! other lane's batch is on the GPU:
+//! A call of many queries is cut into batches. A batch is prepared, uploaded, navigated and downloaded in one of two slots. Then
+//! its candidate lists go to the workers of its index as a job of their own, which reads pages and finishes as any job, while the
+//! batch of the other slot is on the GPU:
 //!
 //!   free ──▶ navigating ──▶ ranking ──▶ free
 //!        (GPU and copies)  (workers)
 //!
-//! One thread, `run`, moves both lanes. After any failure the workers answer the batch from the beginning. A lost device gets no
+//! One thread, `run`, serves both slots. After any failure the workers answer the batch from the beginning. A lost device gets no
 //! further batch.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
 const search = @import("search");
 const gpu = @import("gpu");
-const kernel = @import("kernel.zig");
 const Resident = @import("resident.zig").Resident;
 const driver = gpu.driver;
 const layout = gpu.layout;
@@ -29,13 +28,14 @@ pub const Options = struct {
 
 /// Calls of fewer queries stay on the CPU: copies and the latency of a launch take longer than the workers (docs/gpu.md).
 pub const queries_least_default = 256;
-/// So many queries keep every multiprocessor of the largest GPUs busy, one warp each.
+/// Enough queries for every multiprocessor of the largest GPUs, one warp each.
 const batch_max_default = 8192;
-/// A call is cut into so many batches at least, of no fewer queries than the second number.
+/// A call that has `batch_least` queries for each of `batches_least` batches is cut into as many at least: so navigation and reads
+/// overlap.
 const batches_least = 4;
 const batch_least = 1024;
-/// Of page-locked memory and of device memory, for each lane.
-const lane_bytes_max = 64 << 20;
+/// Of page-locked memory and of device memory, for each slot.
+pub const slot_bytes_max = 64 << 20;
 /// Queries that one thread prepares at least.
 const prepared_least = 256;
 
@@ -45,7 +45,7 @@ pub const Workers = struct {
     submit_part: *const fn (context: *anyopaque, job: *search.Job) void,
 };
 
-const lane_count = 2;
+const slot_count = 2;
 
 pub const Counts = struct {
     batches: u64 = 0,
@@ -64,7 +64,7 @@ pub const Navigator = struct {
     module: driver.Module,
     function: driver.Function,
     options: Options,
-    lanes: [lane_count]Lane = @splat(.{}),
+    slots: [slot_count]Slot = @splat(.{}),
     thread: std.Thread = undefined,
 
     mutex: std.Thread.Mutex = .{},
@@ -85,17 +85,17 @@ pub const Navigator = struct {
         errdefer allocator.destroy(self);
         try card.enter(diagnostic);
         defer card.leave();
-        const module = try card.load_module(kernel.ptx, diagnostic);
+        const module = try card.load_module(gpu.ptx, diagnostic);
         errdefer card.unload_module(module);
         self.* = .{
             .allocator = allocator,
             .card = card,
             .module = module,
-            .function = try card.function(module, kernel.name, diagnostic),
+            .function = try card.function(module, gpu.search_kernel_name, diagnostic),
             .options = options,
         };
-        errdefer for (&self.lanes) |*lane| lane.deinit(&self.card);
-        for (&self.lanes) |*lane| try lane.init(&self.card, diagnostic);
+        errdefer for (&self.slots) |*slot| slot.deinit(&self.card);
+        for (&self.slots) |*slot| try slot.init(&self.card, diagnostic);
         self.thread = std.Thread.spawn(.{ .stack_size = 1 << 20 }, run, .{self}) catch return error.ThreadFailed;
         return self;
     }
@@ -111,7 +111,7 @@ pub const Navigator = struct {
         self.residents.deinit(self.allocator);
         var unused: driver.Diagnostic = .{};
         const entered = self.card.enter(&unused);
-        for (&self.lanes) |*lane| lane.deinit(&self.card);
+        for (&self.slots) |*slot| slot.deinit(&self.card);
         self.card.unload_module(self.module);
         if (entered) |_| self.card.leave() else |_| {}
         self.card.close();
@@ -157,7 +157,7 @@ pub const Navigator = struct {
 
     // ---- calls ----
 
-    /// Takes a call of at least so many queries; false where the workers alone are to have it.
+    /// Takes a call of `queries_least` queries or more. False where the workers answer the whole call.
     pub fn submit(self: *Navigator, job: *search.Job, queries_least: u32, workers: Workers) bool {
         if (job.count < queries_least or job.excluded != null or self.is_off.load(.acquire)) return false;
         var plan: [segments_max]Navigation = undefined;
@@ -195,14 +195,12 @@ pub const Navigator = struct {
     }
 
     fn batch_of(self: *const Navigator, job: *const search.Job, plan: *const [segments_max]Navigation) u32 {
-        var each: u64 = 0;
-        for (plan[0..job.segments.len]) |*one| each += one.bytes_each();
-        const room: u64 = @max(1, lane_bytes_max / each);
-        const pieces = if (job.count >= batches_least * batch_least) @max(batches_least, std.math.divCeil(u64, job.count, self.options.batch_max) catch unreachable) else std.math.divCeil(u64, job.count, self.options.batch_max) catch unreachable;
-        return @intCast(@min(room, std.math.divCeil(u64, job.count, pieces) catch unreachable));
+        var query_bytes: u64 = 0;
+        for (plan[0..job.segments.len]) |*one| query_bytes += one.bytes_each();
+        return batch_size(job.count, query_bytes, self.options.batch_max);
     }
 
-    // ---- lanes ----
+    // ---- slots ----
 
     fn run(self: *Navigator) void {
         var diagnostic: driver.Diagnostic = .{};
@@ -212,102 +210,102 @@ pub const Navigator = struct {
         self.mutex.lock();
         defer self.mutex.unlock();
         while (true) {
-            if (self.lane_in(.ranked)) |lane| {
+            if (self.slot_in(.ranked)) |slot| {
                 self.mutex.unlock();
                 defer self.mutex.lock();
-                finish(self.allocator, lane);
-            } else if (self.first != null and self.lane_in(.free) != null) {
-                const lane = self.lane_in(.free).?;
-                self.take(lane);
+                finish(self.allocator, slot);
+            } else if (self.first != null and self.slot_in(.free) != null) {
+                const slot = self.slot_in(.free).?;
+                self.take(slot);
                 self.mutex.unlock();
                 defer self.mutex.lock();
-                self.begin(lane);
-            } else if (self.lane_in(.navigating)) |lane| {
+                self.begin(slot);
+            } else if (self.slot_in(.navigating)) |slot| {
                 self.mutex.unlock();
                 defer self.mutex.lock();
-                self.rank(lane);
+                self.rank(slot);
             } else {
-                if (self.closed and self.lane_in(.ranking) == null) return;
+                if (self.closed and self.slot_in(.ranking) == null) return;
                 self.condition.wait(&self.mutex);
             }
         }
     }
 
-    /// Of the lanes in a state the one that began first.
-    fn lane_in(self: *Navigator, wanted: Lane.State) ?*Lane {
-        var found: ?*Lane = null;
-        for (&self.lanes) |*lane| {
-            if (lane.state != wanted) continue;
-            if (found == null or lane.number < found.?.number) found = lane;
+    /// Of the slots in a state the one that began first.
+    fn slot_in(self: *Navigator, wanted: Slot.State) ?*Slot {
+        var found: ?*Slot = null;
+        for (&self.slots) |*slot| {
+            if (slot.state != wanted) continue;
+            if (found == null or slot.number < found.?.number) found = slot;
         }
         return found;
     }
 
     /// The next queries of the first call.
-    fn take(self: *Navigator, lane: *Lane) void {
+    fn take(self: *Navigator, slot: *Slot) void {
         const call = self.first.?;
-        lane.call = call;
-        lane.begin = call.next;
-        lane.count = @intCast(@min(call.size, call.job.count - call.next));
-        lane.number = self.counts.batches;
+        slot.call = call;
+        slot.begin = call.next;
+        slot.count = @intCast(@min(call.size, call.job.count - call.next));
+        slot.number = self.counts.batches;
         self.counts.batches += 1;
-        self.counts.queries += lane.count;
-        call.next += lane.count;
+        self.counts.queries += slot.count;
+        call.next += slot.count;
         if (call.next < call.job.count) return;
         self.first = call.following;
         if (self.first == null) self.last = null;
     }
 
-    fn begin(self: *Navigator, lane: *Lane) void {
-        lane.prepare_part(on_ranked, self);
-        if (lane.call.is_over()) return self.send(lane);
-        if (self.is_off.load(.acquire)) return self.give_up(lane);
+    fn begin(self: *Navigator, slot: *Slot) void {
+        slot.prepare_part(on_ranked, self);
+        if (slot.call.is_over()) return self.send(slot);
+        if (self.is_off.load(.acquire)) return self.give_up(slot);
         var diagnostic: driver.Diagnostic = .{};
-        lane.navigate(self, &diagnostic) catch |err| {
+        slot.navigate(self, &diagnostic) catch |err| {
             self.note(err, &diagnostic);
-            return self.give_up(lane);
+            return self.give_up(slot);
         };
-        self.set(lane, .navigating);
+        self.set(slot, .navigating);
     }
 
     /// Waits for the device, and hands the lists to the workers.
-    fn rank(self: *Navigator, lane: *Lane) void {
+    fn rank(self: *Navigator, slot: *Slot) void {
         var diagnostic: driver.Diagnostic = .{};
-        lane.wait(self, &diagnostic) catch |err| {
+        slot.wait(self, &diagnostic) catch |err| {
             self.note(err, &diagnostic);
-            return self.give_up(lane);
+            return self.give_up(slot);
         };
-        self.send(lane);
+        self.send(slot);
     }
 
     /// The workers navigate for the batch.
-    fn give_up(self: *Navigator, lane: *Lane) void {
-        for (lane.segments[0..lane.part.segments.len]) |*segment| segment.navigated = null;
+    fn give_up(self: *Navigator, slot: *Slot) void {
+        for (slot.segments[0..slot.part.segments.len]) |*segment| segment.navigated = null;
         self.mutex.lock();
-        self.counts.failed_queries += lane.count;
+        self.counts.failed_queries += slot.count;
         self.mutex.unlock();
-        self.send(lane);
+        self.send(slot);
     }
 
     /// Hands the batch to the workers, with the lists that it has.
-    fn send(self: *Navigator, lane: *Lane) void {
-        self.set(lane, .ranking);
-        lane.call.workers.submit_part(lane.call.workers.context, &lane.part);
+    fn send(self: *Navigator, slot: *Slot) void {
+        self.set(slot, .ranking);
+        slot.call.workers.submit_part(slot.call.workers.context, &slot.part);
     }
 
-    fn set(self: *Navigator, lane: *Lane, next: Lane.State) void {
+    fn set(self: *Navigator, slot: *Slot, next: Slot.State) void {
         self.mutex.lock();
         defer self.mutex.unlock();
-        lane.state = next;
+        slot.state = next;
     }
 
     /// By a worker.
     fn on_ranked(part: *search.Job) void {
-        const lane: *Lane = @fieldParentPtr("part", part);
-        const self = lane.navigator;
+        const slot: *Slot = @fieldParentPtr("part", part);
+        const self = slot.navigator;
         self.mutex.lock();
         defer self.mutex.unlock();
-        lane.state = .ranked;
+        slot.state = .ranked;
         self.condition.signal();
     }
 
@@ -321,13 +319,21 @@ pub const Navigator = struct {
     }
 };
 
-/// A part of a call has ended, and with the last one the call.
-fn finish(allocator: std.mem.Allocator, lane: *Lane) void {
-    const call = lane.call;
+/// Queries of a batch: equal parts of a call of `count` queries, each of which fits into a slot with `query_bytes` a query.
+pub fn batch_size(count: u64, query_bytes: u64, batch_max: u32) u32 {
+    const parts_least: u64 = if (count >= batches_least * batch_least) batches_least else 1;
+    const parts = @max(parts_least, std.math.divCeil(u64, count, batch_max) catch unreachable);
+    const fitting = @max(1, (slot_bytes_max - Arrays.padding_max) / query_bytes);
+    return @intCast(@min(fitting, std.math.divCeil(u64, count, parts) catch unreachable));
+}
+
+/// Ends a batch, and the call with its last one.
+fn finish(allocator: std.mem.Allocator, slot: *Slot) void {
+    const call = slot.call;
     const job = call.job;
-    lane.part.report_to_whole();
-    lane.state = .free; // of this thread alone where nothing is ranked on it
-    call.ended += lane.count;
+    slot.part.report_to_whole();
+    slot.state = .free; // of this thread alone where nothing is ranked on it
+    call.ended += slot.count;
     if (call.ended < job.count) return;
     var segments: [segments_max]*search.Segment = undefined;
     const count = job.segments.len;
@@ -348,7 +354,7 @@ const Navigation = struct {
         return if (self.resident) |resident| &resident.index else null;
     }
 
-    /// Bytes of a query in a lane, without padding of arrays.
+    /// Bytes of a query in a slot, without padding of arrays.
     fn bytes_each(self: *const Navigation) u64 {
         const own = self.index() orelse return 0;
         return @sizeOf(layout.Query) + 4 * (layout.plane_words_of(own.dim) + own.center_count) + 8 * self.list_size + @sizeOf(layout.Counters);
@@ -373,7 +379,7 @@ const Call = struct {
     }
 };
 
-/// The arrays of one segment in a lane, as offsets: those that are uploaded, then those that come back.
+/// The arrays of one segment in a slot, as offsets: those that are uploaded, then those that come back.
 const Arrays = struct {
     queries: usize = 0,
     planes: usize = 0,
@@ -382,6 +388,8 @@ const Arrays = struct {
     counters: usize = 0,
 
     const alignment = 64;
+    /// Of all arrays of a slot.
+    const padding_max = segments_max * std.meta.fields(Arrays).len * alignment;
 
     fn place(at: *usize, bytes: usize) usize {
         const own = at.*;
@@ -390,7 +398,7 @@ const Arrays = struct {
     }
 };
 
-const Lane = struct {
+const Slot = struct {
     const State = enum { free, navigating, ranking, ranked };
 
     state: State = .free,
@@ -414,13 +422,13 @@ const Lane = struct {
     /// The first byte that comes back.
     results_at: usize = 0,
 
-    fn init(self: *Lane, card: *const driver.Card, diagnostic: *driver.Diagnostic) driver.Error!void {
+    fn init(self: *Slot, card: *const driver.Card, diagnostic: *driver.Diagnostic) driver.Error!void {
         self.stream = try card.create_stream(diagnostic);
         self.started = try card.create_event(diagnostic);
         self.finished = try card.create_event(diagnostic);
     }
 
-    fn deinit(self: *Lane, card: *const driver.Card) void {
+    fn deinit(self: *Slot, card: *const driver.Card) void {
         if (self.stream) |stream| card.destroy_stream(stream);
         if (self.started) |event| card.destroy_event(event);
         if (self.finished) |event| card.destroy_event(event);
@@ -428,14 +436,14 @@ const Lane = struct {
         self.* = .{};
     }
 
-    fn free_memory(self: *Lane, card: *const driver.Card) void {
+    fn free_memory(self: *Slot, card: *const driver.Card) void {
         card.free(&self.device);
         if (self.host.len > 0) card.free_host(self.host);
         self.host = &.{};
     }
 
     /// The job for the workers.
-    fn prepare_part(self: *Lane, on_done: *const fn (*search.Job) void, navigator: *Navigator) void {
+    fn prepare_part(self: *Slot, on_done: *const fn (*search.Job) void, navigator: *Navigator) void {
         const job = self.call.job;
         self.navigator = navigator;
         const count = job.segments.len;
@@ -456,7 +464,7 @@ const Lane = struct {
     }
 
     /// Prepares the queries and starts all that the device does with them.
-    fn navigate(self: *Lane, navigator: *Navigator, diagnostic: *driver.Diagnostic) (driver.Error || error{OutOfMemory})!void {
+    fn navigate(self: *Slot, navigator: *Navigator, diagnostic: *driver.Diagnostic) (driver.Error || error{OutOfMemory})!void {
         const card = &navigator.card;
         const end = self.place_arrays();
         try self.reserve(card, end, diagnostic);
@@ -471,7 +479,7 @@ const Lane = struct {
     }
 
     /// Returns the end of all arrays.
-    fn place_arrays(self: *Lane) usize {
+    fn place_arrays(self: *Slot) usize {
         const count: usize = self.count;
         var at: usize = 0;
         const plan = self.call.plan[0..self.part.segments.len];
@@ -490,7 +498,7 @@ const Lane = struct {
         return at;
     }
 
-    fn reserve(self: *Lane, card: *const driver.Card, bytes: usize, diagnostic: *driver.Diagnostic) driver.Error!void {
+    fn reserve(self: *Slot, card: *const driver.Card, bytes: usize, diagnostic: *driver.Diagnostic) driver.Error!void {
         if (bytes <= self.host.len) return;
         self.free_memory(card);
         const size = std.math.ceilPowerOfTwoAssert(usize, @max(bytes, 1 << 20));
@@ -499,17 +507,17 @@ const Lane = struct {
         self.host = try card.alloc_host(size, diagnostic);
     }
 
-    fn array(self: *const Lane, comptime T: type, at: usize, count: usize) []T {
+    fn array(self: *const Slot, comptime T: type, at: usize, count: usize) []T {
         return @as([*]T, @ptrCast(@alignCast(self.host.ptr + at)))[0..count];
     }
 
-    fn launch(self: *Lane, navigator: *const Navigator, number: usize, diagnostic: *driver.Diagnostic) driver.Error!void {
+    fn launch(self: *Slot, navigator: *const Navigator, number: usize, diagnostic: *driver.Diagnostic) driver.Error!void {
         const one = &self.call.plan[number];
-        var own = (one.index() orelse return).*;
+        const own = one.index() orelse return;
         const arrays = &self.arrays[number];
         const address = self.device.address;
         const is_stopped = one.stop.followed < layout.none;
-        var batch: layout.Batch = .{
+        const batch: layout.Batch = .{
             .queries = address + arrays.queries,
             .planes = address + arrays.planes,
             .terms = address + arrays.terms,
@@ -522,16 +530,10 @@ const Lane = struct {
             .stop_share = one.stop.share,
             .visited_slots = layout.visited_slots_of(one.list_size),
         };
-        const warps = batch.block_warps();
-        var arguments = [_]?*anyopaque{ &own, &batch };
-        try navigator.card.launch(navigator.function, .{
-            .blocks = std.math.divCeil(u32, self.count, warps) catch unreachable,
-            .threads = layout.lanes * warps,
-            .shared_bytes = warps * batch.warp_bytes(),
-        }, self.stream, &arguments, diagnostic);
+        try navigator.card.launch_batch(navigator.function, own.*, batch, self.stream, diagnostic);
     }
 
-    fn wait(self: *Lane, navigator: *Navigator, diagnostic: *driver.Diagnostic) driver.Error!void {
+    fn wait(self: *Slot, navigator: *Navigator, diagnostic: *driver.Diagnostic) driver.Error!void {
         const card = &navigator.card;
         try card.wait(self.finished.?, diagnostic);
         const busy_us = try card.elapsed_us(self.started.?, self.finished.?, diagnostic);
@@ -555,7 +557,7 @@ const Lane = struct {
     // ---- queries ----
 
     /// On several threads where there are many: a query takes some microseconds, and the device less.
-    fn prepare_queries(self: *Lane, navigator: *const Navigator) error{OutOfMemory}!void {
+    fn prepare_queries(self: *Slot, navigator: *const Navigator) error{OutOfMemory}!void {
         const wanted = std.math.clamp(self.count / prepared_least, 1, @min(navigator.options.threads, helpers_max));
         const each = std.math.divCeil(u32, self.count, wanted) catch unreachable;
         var failed: std.atomic.Value(bool) = .init(false);
@@ -577,13 +579,13 @@ const Lane = struct {
 
     const helpers_max = 16;
 
-    fn prepare_some(self: *Lane, allocator: std.mem.Allocator, first: u32, end: u32, failed: *std.atomic.Value(bool)) void {
+    fn prepare_some(self: *Slot, allocator: std.mem.Allocator, first: u32, end: u32, failed: *std.atomic.Value(bool)) void {
         for (0..self.part.segments.len) |i| {
             self.prepare_for(i, allocator, first, end) catch failed.store(true, .release);
         }
     }
 
-    fn prepare_for(self: *Lane, number: usize, allocator: std.mem.Allocator, first: u32, end: u32) error{OutOfMemory}!void {
+    fn prepare_for(self: *Slot, number: usize, allocator: std.mem.Allocator, first: u32, end: u32) error{OutOfMemory}!void {
         const one = &self.call.plan[number];
         const resident = one.resident orelse return;
         const reader = resident.shared.reader;
@@ -612,5 +614,5 @@ const Lane = struct {
 comptime {
     assert(@sizeOf(search.Navigated.Counters) == @sizeOf(layout.Counters));
     for (std.meta.fieldNames(layout.Counters)) |name| assert(@offsetOf(layout.Counters, name) == @offsetOf(search.Navigated.Counters, name));
-    assert(layout.none == std.math.maxInt(u32)); // search.Stop.never follows so many
+    assert(layout.none == std.math.maxInt(u32)); // as search.Stop.never has it
 }

@@ -8,8 +8,8 @@ const gpu = @import("gpu");
 const driver = gpu.driver;
 const layout = gpu.layout;
 
-/// Page-locked memory that arrays are rewritten in on their way.
-pub const staging_bytes = 8 << 20;
+/// Page-locked memory, in which rows get the stride of kernels.
+const staging_bytes = 8 << 20;
 
 pub const Resident = struct {
     shared: *const search.Shared,
@@ -28,13 +28,6 @@ pub const Resident = struct {
         return null;
     }
 
-    /// The bytes that a segment takes of device memory.
-    pub fn bytes_of(shared: *const search.Shared, link_stride: u32) u64 {
-        var sum: u64 = 0;
-        for (sizes_of(shared, link_stride)) |size| sum += size;
-        return sum;
-    }
-
     fn sizes_of(shared: *const search.Shared, link_stride: u32) [parts]u64 {
         const codes = &shared.reader.codes;
         const n: u64 = codes.n;
@@ -50,7 +43,7 @@ pub const Resident = struct {
         };
     }
 
-    /// The card is this thread's. A segment that does not fit names its bytes and those that are free.
+    /// The card is this thread's. A segment that does not fit is an error that names the needed and the free bytes.
     pub fn upload(card: *const driver.Card, shared: *const search.Shared, diagnostic: *driver.Diagnostic) driver.Error!Resident {
         const codes = &shared.reader.codes;
         const link_stride = layout.link_stride_of(try longest_list(shared, diagnostic));
@@ -59,15 +52,10 @@ pub const Resident = struct {
             .shared = shared,
             .index = undefined,
             .buffers = @splat(.none),
-            .bytes = bytes_of(shared, link_stride),
+            .bytes = 0,
         };
-        const left = try card.memory(diagnostic);
-        if (self.bytes > left.free) {
-            diagnostic.needed_bytes = self.bytes;
-            diagnostic.free_bytes = left.free;
-            diagnostic.set("codes and links of the segment take {d} bytes of device memory; {s} has {d} free of {d}", .{ self.bytes, card.facts.name(), left.free, left.total });
-            return error.DeviceMemory;
-        }
+        for (sizes) |size| self.bytes += size;
+        try card.require(self.bytes, "segment", diagnostic);
         errdefer self.deinit(card);
         for (sizes, &self.buffers) |size, *buffer| buffer.* = try card.alloc(size, diagnostic);
         self.index = .{

@@ -100,8 +100,6 @@ fn parameters_of(list_size: u32) search.Parameters {
     return search.parameters.resolve(.{ .k = k, .list_size = list_size }, .{});
 }
 
-const kernels = [_]gpu.fake.Kernel{offload.kernel.on_host};
-
 fn open(options: offload.Options, diagnostic: *gpu.driver.Diagnostic) !*offload.Navigator {
     var card = try gpu.driver.Card.open(try .init(&gpu.fake.api, diagnostic), 0, diagnostic);
     return offload.Navigator.open(testing.allocator, card, options, diagnostic) catch |err| {
@@ -130,7 +128,7 @@ test "batches that a GPU navigated are answered as by workers alone, in threads"
         var expected: Answers = .{};
         try setup.ask(.workers, parameters, &expected);
         for ([_]u32{ 1, 7, query_count }) |batch_max| {
-            const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
+            const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &gpu.host.kernels });
             defer gpu.fake.remove();
             var diagnostic: gpu.driver.Diagnostic = .{};
             const navigator = try open(.{ .batch_max = batch_max, .threads = 2 }, &diagnostic);
@@ -141,6 +139,8 @@ test "batches that a GPU navigated are answered as by workers alone, in threads"
             const batches = (query_count + batch_max - 1) / batch_max;
             try testing.expectEqual(offload.Counts{ .batches = batches, .queries = query_count, .busy_us = navigator.counts.busy_us }, navigator.counts);
             try testing.expectEqual(batches, fake.launches);
+            // However many batches a call has, two are on the GPU at a time.
+            try testing.expect(fake.used_bytes <= resident.bytes + 2 * (1 << 20));
             parameters.exact = true; // from the stored vectors: the same bound, burst and finish
             try setup.ask(.{ .gpu = navigator }, parameters, &found);
             parameters.exact = false;
@@ -152,11 +152,33 @@ test "batches that a GPU navigated are answered as by workers alone, in threads"
     }
 }
 
+test "a batch is bounded by its slot, and calls of ten million queries are cut into whole ones" {
+    const largest = 10_000_000;
+    var longest: u64 = 0;
+    for ([_]u64{ 1, 255, 256, 4095, 4096, 100_000, largest }) |count| {
+        // From short codes with a list of one to many segments with lists of 512 and the most dimensions.
+        for ([_]u64{ 60, 1000, 70_000, 1 << 30 }) |query_bytes| {
+            const size = offload.batch_size(count, query_bytes, 8192);
+            try testing.expect(size >= 1 and size <= 8192 and size <= count);
+            if (size > 1) try testing.expect(size * query_bytes < offload.slot_bytes_max);
+            // The cuts of `Navigator.take`.
+            var next: u64 = 0;
+            var batches: u64 = 0;
+            while (next < count) : (batches += 1) next += @min(size, count - next);
+            try testing.expectEqual(count, next);
+            try testing.expectEqual((count + size - 1) / size, batches);
+            longest = @max(longest, batches);
+        }
+    }
+    try testing.expectEqual(1221, largest / offload.batch_size(largest, 1000, 8192) + 1);
+    try testing.expectEqual(largest, longest); // one query for each batch where it takes more than a slot
+}
+
 test "calls that are short, long of list or cut off stay with the workers" {
     var setup: Setup = undefined;
     try setup.init(5);
     defer setup.deinit();
-    const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
+    const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &gpu.host.kernels });
     defer gpu.fake.remove();
     var diagnostic: gpu.driver.Diagnostic = .{};
     const navigator = try open(.{}, &diagnostic);
@@ -196,9 +218,9 @@ test "whichever call of the driver fails, all queries are answered and nothing i
         var number: u64 = 1;
         while (true) : (number += 1) {
             const fake = try gpu.fake.install(testing.allocator, switch (kind) {
-                .once => .{ .kernels = &kernels, .fail_call = number, .failure = .launch_out_of_resources },
-                .memory => .{ .kernels = &kernels, .fail_call = number, .failure = .out_of_memory },
-                .lost => .{ .kernels = &kernels, .lost_from = number },
+                .once => .{ .kernels = &gpu.host.kernels, .fail_call = number, .failure = .launch_out_of_resources },
+                .memory => .{ .kernels = &gpu.host.kernels, .fail_call = number, .failure = .out_of_memory },
+                .lost => .{ .kernels = &gpu.host.kernels, .lost_from = number },
             });
             defer gpu.fake.remove();
             var diagnostic: gpu.driver.Diagnostic = .{};
@@ -229,7 +251,7 @@ test "a segment that does not fit names what it takes and what is free" {
     var setup: Setup = undefined;
     try setup.init(9);
     defer setup.deinit();
-    _ = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels, .budget_bytes = 10_000 });
+    _ = try gpu.fake.install(testing.allocator, .{ .kernels = &gpu.host.kernels, .budget_bytes = 10_000 });
     defer gpu.fake.remove();
     var diagnostic: gpu.driver.Diagnostic = .{};
     const navigator = try open(.{}, &diagnostic);
@@ -254,7 +276,7 @@ test "lists that are none are refused, and the query is navigated for again" {
             for (@as([*]gpu.layout.Counters, @ptrFromInt(batch.counters))[0..batch.count]) |*one| one.len = batch.list_size;
         }
     };
-    const broken = [_]gpu.fake.Kernel{.{ .name = offload.kernel.name, .argument_bytes = offload.kernel.on_host.argument_bytes, .run = zeros.run }};
+    const broken = [_]gpu.fake.Kernel{.{ .name = gpu.search_kernel_name, .argument_bytes = &gpu.host.argument_bytes, .run = zeros.run }};
     _ = try gpu.fake.install(testing.allocator, .{ .kernels = &broken });
     defer gpu.fake.remove();
     var diagnostic: gpu.driver.Diagnostic = .{};
@@ -272,7 +294,7 @@ test "a segment that is closed while batches of a call are under way ends the ca
     var setup: Setup = undefined;
     try setup.init(13);
     defer setup.deinit();
-    const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &kernels });
+    const fake = try gpu.fake.install(testing.allocator, .{ .kernels = &gpu.host.kernels });
     defer gpu.fake.remove();
     var diagnostic: gpu.driver.Diagnostic = .{};
     const navigator = try open(.{ .batch_max = 1 }, &diagnostic);

@@ -57,7 +57,7 @@ inline fn masked(word: U, comptime from: u32, comptime mask: u32) U {
     return (word >> @as(Shift, if (warp.on_device) from else @splat(from))) & splat(U, mask);
 }
 
-/// The lowest so many bits of every byte.
+/// The lowest `bits` bits of every byte.
 fn low(comptime bits: u32) u32 {
     return ((1 << bits) - 1) * 0x01010101;
 }

@@ -9,7 +9,7 @@ pub const panic = std.debug.no_panic;
 
 comptime {
     // Of a size that each launch chooses: `Batch.warp_bytes` of each warp.
-    asm (".extern .shared .align 16 .b8 room[];");
+    asm (".extern .shared .align 16 .b8 shared_memory[];");
 }
 
 /// A warp answers a query: blocks of whole warps, as many as there are queries or more.
@@ -27,8 +27,8 @@ inline fn run(comptime kind: search.Kind, index: *const layout.Index, batch: *co
     const place = warp.place();
     const query = place.block * place.warps + place.warp;
     if (query >= batch.count) return;
-    const room = asm ("mov.u32 %[room], room;"
-        : [room] "=r" (-> u32),
+    const shared = asm ("mov.u32 %[shared], shared_memory;"
+        : [shared] "=r" (-> u32),
     );
-    search.run(kind, index, batch, query, @ptrFromInt(room + place.warp * batch.warp_bytes()));
+    search.run(kind, index, batch, query, @ptrFromInt(shared + place.warp * batch.warp_bytes()));
 }

@@ -63,10 +63,10 @@ inline fn shift32(by: u32) if (warp.on_device) u5 else @Vector(lanes, u5) {
 /// entered but the medoid. The vertices that were followed are written too: pruning takes those.
 pub const Kind = enum { query, vertex };
 
-/// Answers query number `query`. `room` is shared memory of `batch.warp_bytes()`, aligned to 16.
-pub inline fn run(comptime kind: Kind, index: *const layout.Index, batch: *const layout.Batch, query: u32, room: warp.Shared(u8)) void {
+/// Answers query number `query`. `shared` is shared memory of `batch.warp_bytes()`, aligned to 16.
+pub inline fn run(comptime kind: Kind, index: *const layout.Index, batch: *const layout.Batch, query: u32, shared: warp.Shared(u8)) void {
     @setEvalBranchQuota(1 << 16);
-    var walk: Walk(kind) = .init(index, batch, query, room);
+    var walk: Walk(kind) = .init(index, batch, query, shared);
     var entering = true;
     // Estimates are in one place, since they are most of the code.
     while (true) {
@@ -135,7 +135,7 @@ fn Walk(comptime kind: Kind) type {
         expanded: u32 = 0,
         estimates: u32 = 0,
 
-        inline fn init(index: *const layout.Index, batch: *const layout.Batch, query: u32, room: warp.Shared(u8)) Self {
+        inline fn init(index: *const layout.Index, batch: *const layout.Batch, query: u32, shared: warp.Shared(u8)) Self {
             const head = warp.at_address(layout.Query, batch.queries)[query];
             const slots = batch.visited_slots;
             const listed = std.mem.alignForward(u32, batch.list_size, lanes);
@@ -146,10 +146,10 @@ fn Walk(comptime kind: Kind) type {
             var walk: Self = .{
                 .index = index,
                 .batch = batch,
-                .items = @ptrCast(@alignCast(room)),
-                .newcomers = @ptrCast(@alignCast(room + 8 * listed)),
-                .ids = @ptrCast(@alignCast(room + 8 * (listed + lanes))),
-                .visited = @ptrCast(@alignCast(room + 8 * (listed + lanes) + 4 * lanes)),
+                .items = @ptrCast(@alignCast(shared)),
+                .newcomers = @ptrCast(@alignCast(shared + 8 * listed)),
+                .ids = @ptrCast(@alignCast(shared + 8 * (listed + lanes))),
+                .visited = @ptrCast(@alignCast(shared + 8 * (listed + lanes) + 4 * lanes)),
                 .visited_shift = 32 - @as(u32, @ctz(slots / 2)),
                 .plane = undefined,
                 .own = switch (kind) {
