@@ -230,7 +230,15 @@ def test_rows_are_drawn_alike_from_arrays_and_files(tmp_path: Path) -> None:
 def test_points_are_read_off_between_lists() -> None:
     points = [TunedPoint(10, 0.8, 4, 1, 100, 30), TunedPoint(40, 0.9, 6, 2, 300, 50)]
     assert vars(at_recall(points, 0.85)) == pytest.approx(
-        {"list_size": 20, "recall": 0.85, "reads": 5, "rounds": 1.5, "estimates": 200, "busy_us": 40}
+        {
+            "list_size": 20,
+            "recall": 0.85,
+            "reads": 5,
+            "rounds": 1.5,
+            "estimates": 200,
+            "busy_us": 40,
+            "gpu_us": 0,
+        }
     )
     assert at_recall(points, 0.7) == points[0]
     assert at_recall(points, 0.95) == points[1]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from velo.cli.arguments import AsJson, Threads
+from velo.cli.arguments import AsJson, Device, Threads
 from velo.cli.output import console, emit_json, facts, table
 from velo.errors import InvalidArgumentError
 from velo.formats import open_vectors
@@ -122,6 +122,7 @@ def tune(
             help="Folder for the small indexes, on the device to tune for. Without it: beside the file."
         ),
     ] = None,
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Propose options for build and open, after measuring small indexes over a sample of the vectors."""
@@ -146,6 +147,7 @@ def tune(
         threads=threads,
         seed=seed,
         scratch=scratch,
+        device=device,
         progress=tell,
     )
     build_line = proposal.build_line(shlex.quote(str(vectors))) + (

@@ -125,7 +125,8 @@ def open_path(
         and the index was built with `page_codes`.
     device : str
         ``"cuda"``, or ``"cuda:1"`` for the second: codes and links are also kept in that GPU's memory, and it
-        navigates for calls of many queries. ``"auto"`` is the first GPU where there is one, else the CPU.
+        navigates for calls of many queries; with `writable` it also links the segments of flushes. ``"auto"``
+        is the first GPU where there is one, else the CPU.
     tuning : OpenTuning, optional
     unknown_columns : {"error", "missing"}
         ``"missing"`` for filters on data without a schema.

@@ -36,9 +36,14 @@ class TunedCandidate:
     list_size, recall, reads, rounds, estimates, busy_us : float
         Of searches of the sample, as in :class:`TunedPoint`. More rows take somewhat more of each.
     cost_us : float
-        A query's share of the workers' time, or of the device's if that is more. The smallest is the best.
+        The largest of a query's shares of three times: of the workers, of the device that answers reads, and
+        of the GPU. The smallest is the best.
     points : tuple of TunedPoint
         Searches with one list size after another.
+    gpu_us : float
+        Time of the GPU, as in :class:`TunedPoint`.
+    gpu_bytes : int
+        Device memory of codes and links of all rows; 0 if the CPU navigates.
     """
 
     degree: int
@@ -59,6 +64,8 @@ class TunedCandidate:
     busy_us: float
     cost_us: float
     points: tuple[TunedPoint, ...]
+    gpu_us: float = 0.0
+    gpu_bytes: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +93,8 @@ class Proposal:
         Workers of the searches.
     reads_per_s : float
         Page reads a second of the device, from 32 threads.
+    device : str
+        As given.
     """
 
     chosen: TunedCandidate
@@ -101,11 +110,16 @@ class Proposal:
     query_count: int
     threads: int
     reads_per_s: float
+    device: str = "cpu"
 
     @property
     def table(self) -> list[tuple[str, ...]]:
         """The candidates as rows of text, column headings first; ``*`` marks the chosen one."""
-        return [_HEADS, *(_cells(one, one is self.chosen) for one in self.candidates)]
+        rows = [_HEADS, *(_cells(one, one is self.chosen) for one in self.candidates)]
+        if not any(one.gpu_bytes for one in self.candidates):
+            return rows
+        of_gpu = [_GPU_HEADS, *map(_gpu_cells, self.candidates)]
+        return [own + more for own, more in zip(rows, of_gpu, strict=True)]
 
     def __repr__(self) -> str:
         rows = self.table
@@ -134,7 +148,7 @@ class Proposal:
     @property
     def open_options(self) -> dict[str, Any]:
         """Keyword arguments of :func:`velo.open`."""
-        return {"memory": self.memory}
+        return {"memory": self.memory} | ({"device": self.device} if self.chosen.gpu_bytes else {})
 
     def build_line(self, vectors: str = "VECTORS", path: str = "INDEX") -> str:
         """Write the command that builds with the chosen options.
@@ -166,8 +180,11 @@ class Proposal:
         -------
         str
         """
-        memory = f'"{self.memory}"' if isinstance(self.memory, str) else self.memory
-        return f'velo.open("{path}", memory={memory})'
+        options = [
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+            for name, value in self.open_options.items()
+        ]
+        return f'velo.open("{path}", {", ".join(options)})'
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON.
@@ -200,3 +217,10 @@ def _cells(one: TunedCandidate, chosen: bool) -> tuple[str, ...]:
         size_text(one.memory_bytes),
         f"{one.disk_bytes_per_vector:.0f}",
     )
+
+
+_GPU_HEADS: Final = ("GPU µs", "GPU memory")
+
+
+def _gpu_cells(one: TunedCandidate) -> tuple[str, ...]:
+    return (f"{one.gpu_us:,.1f}", size_text(one.gpu_bytes)) if one.gpu_bytes else ("", "CPU")

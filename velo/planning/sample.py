@@ -17,22 +17,32 @@ from typing import Any, Final
 
 import numpy as np
 
+from velo import _native
 from velo.building.build import build_shard
 from velo.building.held_out import draw_rows, rows_of
-from velo.errors import DimensionMismatchError, EmptyError, InvalidArgumentError, NotFiniteError
+from velo.errors import (
+    DimensionMismatchError,
+    EmptyError,
+    ForkedError,
+    GpuError,
+    InvalidArgumentError,
+    NotFiniteError,
+)
 from velo.folder.replace import os_failure
 from velo.formats.source import ArraySource, FileSource, Source, native_dtype
 from velo.index import Index, open_index
-from velo.options import BuildOptions, OpenTuning, links_steps
+from velo.options import BuildOptions, OpenTuning, gpu_code, links_steps
 from velo.testing import brute_force, exact_distances, recall_at_k
 from velo.types import AnyArray, Int64Array, MetricName, PathLike
 
 __all__ = [
+    "Gpu",
     "Sample",
     "TunedPoint",
     "at_recall",
     "check_source",
     "draw",
+    "gpu_of",
     "links_bytes_grown",
     "reads_per_s",
     "scratch_folder",
@@ -67,6 +77,8 @@ class TunedPoint:
     recall, reads, rounds, estimates : float
     busy_us : float
         Processor time, the least of three runs over all queries; microseconds.
+    gpu_us : float
+        The same of the GPU: copies and navigation; 0 on the CPU.
     """
 
     list_size: float
@@ -75,6 +87,34 @@ class TunedPoint:
     rounds: float
     estimates: float
     busy_us: float
+    gpu_us: float = 0.0
+
+
+@dataclass
+class Gpu:
+    """The GPU of the searches.
+
+    `least_bytes`: The least device memory that an index of all rows takes, of those measured so far.
+    """
+
+    device: str
+    free_bytes: int
+    least_bytes: float = math.inf
+
+
+def gpu_of(device: str) -> Gpu | None:
+    """The GPU that ``device`` of :func:`velo.open` names; None where the CPU makes all searches."""
+    code = gpu_code(device)
+    if code == 0:
+        return None
+    info = _native.new("velo_gpu_info")
+    try:
+        _native.check(_native.lib.velo_gpu_probe(abs(code) - 1, info), "device")
+    except (GpuError, ForkedError):
+        if code > 0:
+            raise
+        return None
+    return Gpu(device, int(info.free_bytes))
 
 
 @dataclass(frozen=True)
@@ -102,37 +142,41 @@ class Sample:
         except KeyboardInterrupt:
             raise KeyboardInterrupt from None  # a build would say that its work stays
 
-    def open_within(self, folder: Path, budget_bytes: int, threads: int | None) -> Index:
-        """Open that index with the links and pages in memory that the whole one keeps in `budget_bytes`."""
+    def open_within(
+        self, folder: Path, budget_bytes: int, threads: int | None, gpu: Gpu | None = None
+    ) -> Index:
+        """Open that index with the links and pages in memory that the whole one keeps in `budget_bytes`.
+
+        With a GPU it has as many links as fit into device memory, too; if none do, the CPU searches.
+        """
         built, page_links = None, True
         own_least = links_steps()[-1]
-        for links in (None, *links_steps(), *links_steps(shared=True)):
+        shared = links_steps(shared=True) if gpu is None else ()  # the CPU alone reads shared links
+        for links in (None, *links_steps(), *shared):
             if links is None or built is None or (links < built and built >= own_least):
-                tuning = OpenTuning(links_kept=links, cache_share=0.0)
                 # With a budget that holds everything an open keeps the links that are worth their memory.
-                index = open_index(
-                    folder, threads=threads, plan="links_in_memory", memory=_AMPLE, tuning=tuning
-                )
-                resident = self.resident_bytes(index)
-                if resident <= budget_bytes:
-                    return self._with_pages(index, budget_bytes - resident)
+                tuning = OpenTuning(links_kept=links, cache_share=0.0)
+                index = _open_with_links(folder, _AMPLE, threads, tuning, gpu)
+                resident, of_gpu = self.resident_bytes(index), self.gpu_bytes(index)
+                if resident <= budget_bytes and _has_room(gpu, of_gpu):
+                    return self._with_pages(index, budget_bytes - resident, gpu)
                 built, page_links = index.info()["links_built"], index.info()["page_links"]
                 index.close()
+        if gpu is not None:
+            return self.open_within(folder, budget_bytes, threads)
         if not page_links:  # the caller sees that it takes too much
             return open_index(
                 folder, threads=threads, tuning=OpenTuning(links_kept=min(own_least, built or 1))
             )
         return open_index(folder, threads=threads, plan="links_on_disk")
 
-    def _with_pages(self, index: Index, left_bytes: float) -> Index:
+    def _with_pages(self, index: Index, left_bytes: float, gpu: Gpu | None) -> Index:
         """The same index with a page cache of its share of the remaining budget."""
         info = index.info()
         index.close()
         memory = info["memory_within_budget_bytes"] + int(left_bytes * len(self.rows) / self.n)
         tuning = OpenTuning(links_kept=info["links_kept"])
-        return open_index(
-            info["path"], threads=info["threads"], plan="links_in_memory", memory=memory, tuning=tuning
-        )
+        return _open_with_links(info["path"], memory, info["threads"], tuning, gpu)
 
     def resident_bytes(self, index: Index) -> float:
         """Memory of the codes, links and page directory of the whole index, extrapolated from this one."""
@@ -141,15 +185,22 @@ class Sample:
         grown = links_bytes_grown(info["links_kept"], len(self.rows), self.n)
         return float(self.n * (own / len(self.rows) + grown))
 
+    def gpu_bytes(self, index: Index) -> float:
+        """Device memory of the whole index, extrapolated from this one; 0 on the CPU."""
+        gpu = index.info()["gpu"]
+        return 0.0 if gpu is None else self.n * float(gpu["resident_bytes"]) / len(self.rows)
+
     def curve(self, index: Index, recall: float) -> list[TunedPoint]:
         """Searches with growing lists until `recall` is found, or the longest list was tried."""
         points: list[TunedPoint] = []
         for list_size in sorted({max(self.k, size) for size in _LISTS}):
-            busy_s = math.inf
+            busy_s = gpu_us = math.inf
             for _ in range(_RUNS):
+                gpu_before_us = _gpu_busy_us(index)
                 started = time.process_time()  # of all workers, whatever else the machine does
                 found = index.search(self.queries, self.k, list_size=list_size)
                 busy_s = min(busy_s, time.process_time() - started)
+                gpu_us = min(gpu_us, _gpu_busy_us(index) - gpu_before_us)
             distances = exact_distances(self.rows, self.queries, found.ids, metric=self.metric)
             share = recall_at_k(
                 found.ids, self.truth, found_distances=distances, true_distances=self.truth_distances
@@ -157,11 +208,42 @@ class Sample:
             reads, rounds, estimates = (
                 float(found.stats[name].mean()) for name in ("reads", "rounds", "estimates")
             )
-            busy_us = busy_s * 1e6 / len(self.queries)
-            points.append(TunedPoint(list_size, share, reads, rounds, estimates, busy_us))
+            times_us = busy_s * 1e6 / len(self.queries), gpu_us / len(self.queries)
+            points.append(TunedPoint(list_size, share, reads, rounds, estimates, *times_us))
             if share >= recall or list_size >= index.n:
                 break
         return points
+
+
+def _open_with_links(
+    folder: Path, memory: int, threads: int | None, tuning: OpenTuning, gpu: Gpu | None
+) -> Index:
+    """Open with links in memory; the GPU navigates for every call."""
+    return open_index(
+        folder,
+        threads=threads,
+        plan="links_in_memory",
+        memory=memory,
+        device="cpu" if gpu is None else gpu.device,
+        tuning=replace(tuning, gpu_queries=1),
+    )
+
+
+def _has_room(gpu: Gpu | None, needed_bytes: float) -> bool:
+    if gpu is None:
+        return True
+    gpu.least_bytes = min(gpu.least_bytes, needed_bytes)
+    return 0 < needed_bytes <= gpu.free_bytes
+
+
+def _gpu_busy_us(index: Index) -> int:
+    """Time of the GPU so far. A failure ends the measurement: the CPU has taken over queries."""
+    gpu = index.info()["gpu"]
+    if gpu is None:
+        return 0
+    if gpu["failed_queries"]:
+        raise GpuError(f"{gpu['name']} failed while it was measured: {gpu['reason']}", argument="device")
+    return int(gpu["busy_us"])
 
 
 def links_bytes_grown(links: float, sample_rows: int, n: int) -> float:

@@ -2,9 +2,10 @@
 
 Small indexes are built over the sample for several splits of the bits, then, with the best split, for several
 degrees. Rows held out of the sample are searched for with growing candidate lists. The better candidate keeps
-the machine less busy with queries at the given recall: the workers by measured processor time, or the device
-by reads over its rate. (FlashANNS, §4.3, chooses a degree by random links; real graphs also show the reads
-that a recall takes.)
+the machine less busy with queries at the given recall: the workers by measured processor time, the device
+by reads over its rate, or the GPU by its measured time, since the three overlap. (FlashANNS, §4.3, chooses a
+degree by random links, so that distances take as long as reads; real graphs also show the reads that a recall
+takes.)
 
 No rates are predicted: a sample does not show the value of higher degrees in a much larger graph, and its
 codes fit processor caches better.
@@ -22,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, CancelledError, InvalidArgumentError
+from velo.errors import BudgetTooSmallError, CancelledError, GpuError, InvalidArgumentError
 from velo.formats.files import as_source
 from velo.options import (
     BuildOptions,
@@ -34,10 +35,12 @@ from velo.options import (
 )
 from velo.planning.proposal import Proposal, TunedCandidate
 from velo.planning.sample import (
+    Gpu,
     Sample,
     at_recall,
     check_source,
     draw,
+    gpu_of,
     links_bytes_grown,
     reads_per_s,
     scratch_folder,
@@ -73,6 +76,7 @@ def tune(
     threads: int | None = None,
     seed: int = 0,
     scratch: PathLike | None = None,
+    device: str = "cpu",
     progress: TuneProgress | None = None,
 ) -> Proposal:
     """Propose how to build and open an index, by small ones over a sample of its vectors.
@@ -102,6 +106,10 @@ def tune(
         A folder for the sample's indexes, on the device to tune for; they take about 2 KB a row of the sample
         at 128 dimensions. Without it the folder of the file of vectors, or the current one. Its files are
         removed at the end, after errors too.
+    device : str
+        Of the searches, as for :func:`velo.open`. A GPU takes navigation from the processors, and its free
+        memory bounds the links that are kept. If it has no room for codes and the fewest links of all rows,
+        ``"auto"`` measures the CPU.
     progress : callable, optional
         Called with (what is done, steps done, steps in all); returning False cancels.
 
@@ -116,6 +124,8 @@ def tune(
     BudgetTooSmallError
         The codes do not fit; ``needed_bytes`` is enough for them, with links on disk. Indexes with codes of
         pages alone (`page_codes`) are not tuned.
+    GpuError
+        With `device`: no GPU, one that fails, or too little of its memory; ``needed_bytes`` is enough.
     NoSpaceError, PermissionDeniedError
         The folder for scratch.
     CancelledError
@@ -123,7 +133,8 @@ def tune(
     Notes
     -----
     Counts are those of the sample; searches of more rows take somewhat more. Disk and memory are those of all
-    rows. With links on disk no cache is assumed.
+    rows. With links on disk no cache is assumed. A sample has too few queries to keep a large GPU busy, so
+    calls of thousands take less of its time each.
 
     Examples
     --------
@@ -152,12 +163,13 @@ def tune(
     check_source(source)
     n, dim = source.shape
     budget = memory_bytes(memory, n, dim)
+    gpu = gpu_of(device)
     splits = _splits(budget, n, dim)
     if not splits:
         raise _too_small(budget, n, int(sizes_of(n, dim).codes_least_bytes))
     chosen = sizes_of(n, dim, memory_bytes=budget)
     usual_bits = (int(chosen.memory_bits), int(chosen.record_bits))
-    trial = _Trial(options, budget, float(recall), len(splits) + len(tried), progress)
+    trial = _Trial(options, budget, gpu, float(recall), len(splits) + len(tried), progress)
     trial.tell("drawing the sample")
     drawn = draw(source, sample, metric, k, seed)
     with scratch_folder(source, scratch) as folder:
@@ -165,6 +177,14 @@ def tune(
         fitting = [one for one in by_bits if one.memory_bytes <= budget]
         if not fitting:
             raise _too_small(budget, n, min(one.memory_bytes for one in by_bits))
+        if gpu is not None and device != "auto" and gpu.least_bytes > gpu.free_bytes:
+            needed = math.ceil(gpu.least_bytes)
+            raise GpuError(
+                f"codes and links of {n:,} vectors take {needed:,} bytes of device memory or more; "
+                f"{gpu.free_bytes:,} are free",
+                argument="device",
+                needed_bytes=needed,
+            )
         best = _best(fitting, usual_bits)
         bits = (best.memory_bits, best.record_bits)
         by_degree = [best, *(trial.take(drawn, folder, one, bits) for one in tried if one != usual)]
@@ -183,6 +203,7 @@ def tune(
         query_count=len(drawn.queries),
         threads=trial.threads,
         reads_per_s=trial.reads_per_s,
+        device=device,
     )
 
 
@@ -221,10 +242,17 @@ class _Trial:
     """Builds and searches of candidates, and what they have in common."""
 
     def __init__(
-        self, options: BuildOptions, budget: int, recall: float, steps: int, progress: TuneProgress | None
+        self,
+        options: BuildOptions,
+        budget: int,
+        gpu: Gpu | None,
+        recall: float,
+        steps: int,
+        progress: TuneProgress | None,
     ) -> None:
         self._options = options
         self._budget = budget
+        self._gpu = gpu
         self._recall = recall
         self._steps = steps
         self._progress = progress
@@ -257,9 +285,10 @@ class _Trial:
         options = replace(options, search_memory=None)
         folder = folder / f"{degree}-{bits[0]}-{bits[1]}"
         sample.build(folder, options, self._go_on)
-        with sample.open_within(folder, self._budget, options.threads) as index:
+        with sample.open_within(folder, self._budget, options.threads, self._gpu) as index:
             points = sample.curve(index, self._recall)
             info, resident = index.info(), sample.resident_bytes(index)
+            gpu_bytes = sample.gpu_bytes(index)
         if not self.threads:
             random = np.random.default_rng(options.seed)
             self.threads = int(info["threads"])
@@ -277,7 +306,8 @@ class _Trial:
             memory_bytes=math.ceil(resident),
             disk_bytes_per_vector=sum(info["disk_bytes"].values()) / rows + links_bytes_grown(edges, rows, n),
             reached=own.recall >= self._recall,
-            cost_us=max(own.busy_us / self.threads, own.reads * 1e6 / self.reads_per_s),
+            cost_us=max(own.busy_us / self.threads, own.reads * 1e6 / self.reads_per_s, own.gpu_us),
             points=tuple(points),
+            gpu_bytes=math.ceil(gpu_bytes),
             **vars(own),
         )
