@@ -182,6 +182,56 @@ def test_lack_of_device_memory(building: Program) -> None:
     assert "are needed" in message
 
 
+def test_errors_come_before_a_folder_is_touched(building: Program) -> None:
+    """An old driver, no visible GPU, a wrong number."""
+    told = building(
+        """
+        for world, device in (({"version": 10020}, "cuda"), ({"devices": 0}, "cuda"), ({}, "cuda:2")):
+            gpus(**world)
+            try:
+                build(device)
+            except velo.GpuError as error:
+                say(error.argument, error.message, os.path.exists(path))
+        """
+    )
+    for (argument, message, is_there), words in zip(
+        told,
+        ("CUDA 10.2; velo needs 11.0", "CUDA_VISIBLE_DEVICES", "no GPU 2: the driver sees 2"),
+        strict=True,
+    ):
+        assert (argument, is_there) == ("device", False)
+        assert words in message
+
+
+def test_a_live_index_with_a_gpu_links_its_flushes_on_it(building: Program) -> None:
+    """Without the GPU, where it is lost or has no room, the CPU links; a lost one is reported."""
+    told = building(
+        """
+        def live(**world):
+            velo.build(path, rows[:200], store_vectors=True, calibrate=False, overwrite=True).close()
+            gpus(**world)
+            with velo.open(path, writable=True, threads=1, device="cuda") as index:
+                index.insert(rows[200:])
+                said = warnings_of(index.flush)
+                index.optimize()
+            say([one[0] for one in said], [one[1] for one in said], recall())
+
+        gpus()
+        before = free()
+        live()
+        say(free() == before)
+        live(lost_from=2, function="cuLaunchKernel")
+        live(memory_bytes=8 << 20)
+        """
+    )
+    (quiet, _, recall), is_given_back, (categories, [message], of_lost), (none, _, of_full) = told
+    assert quiet == none == []
+    assert is_given_back
+    assert categories == ["GpuWarning"]
+    assert "Simulated GPU 0 failed; the CPU has linked the other vertices" in message
+    assert min(recall, of_lost, of_full) > 0.9
+
+
 def test_long_lists_stay_on_the_cpu(building: Program) -> None:
     told = building(
         """

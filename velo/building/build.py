@@ -40,6 +40,7 @@ from velo.options import (
     METRIC_CODES,
     BuildOptions,
     folder_path,
+    gpu_code,
     memory_bytes,
     sizes_of,
 )
@@ -95,6 +96,7 @@ def build_shard(
     transient: bool = False,
     nice: int = 0,
     gives_way: bool = False,
+    gpu_optional: bool = False,
     text: str | None = None,
 ) -> None:
     """Build an index over the rows `start` to `stop` of a source, without opening it.
@@ -107,6 +109,7 @@ def build_shard(
     `calibration`: Of an index of the same options and no fewer rows; used where it holds for this one.
     `gives_way`: Several threads link and place while processors are idle; if none is, one works with that
       nice value.
+    `gpu_optional`: The CPU links all vertices where the GPU of the options cannot be had.
     """
     rows_total, dim = source.shape
     stop = rows_total if stop is None else stop
@@ -140,6 +143,7 @@ def build_shard(
             restart=not resume,
             transient=transient,
             gives_way=gives_way,
+            gpu_optional=gpu_optional,
         )
         removed = False
         try:
@@ -147,7 +151,7 @@ def build_shard(
                 work.go_on_from(warm_start)
             work.stream(watch, resumed)
             work.run(watch, nice)
-            work.check_gpu(options.device)
+            work.check_gpu(required=options.device != "auto" and not gpu_optional)
             order = work.commit(column, table, watch)
             make_words(folder)
             if options.calibrate:
@@ -213,6 +217,7 @@ class _Build:
         restart: bool,
         transient: bool,
         gives_way: bool,
+        gpu_optional: bool,
     ) -> None:
         self._folder = folder
         self._source = source
@@ -228,6 +233,7 @@ class _Build:
         struct.transient = int(transient)
         struct.gives_way = int(gives_way)
         options.fill(struct)
+        struct.gpu = gpu_code(options.device, optional=gpu_optional)
         #: The library stores the handle here, and clears it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_build **"), _native.lib.velo_build_close)
         _native.check(_native.lib.velo_build_open(os.fsencode(folder), struct, self._place), "path")
@@ -323,10 +329,8 @@ class _Build:
         if failures:
             raise failures[0]
 
-    def check_gpu(self, device: str) -> None:
-        """Warn of a GPU that has failed, or that was asked for and was not used."""
-        if device == "cpu":
-            return
+    def check_gpu(self, *, required: bool) -> None:
+        """Warn of a GPU that has failed, or that was required and not used."""
         gpu = _native.new("velo_gpu_info")
         _native.check(_native.lib.velo_build_gpu_get(self._handle, gpu))
         name, reason = _native.text(gpu.name), _native.text(gpu.reason)
@@ -337,7 +341,7 @@ class _Build:
                 errors.GpuWarning,
                 stacklevel=4,
             )
-        elif state == "cpu" and device != "auto":
+        elif state == "cpu" and required:
             warnings.warn(f"{name} was not used for the build: {reason}", errors.GpuWarning, stacklevel=4)
 
     def commit(
@@ -414,6 +418,7 @@ def build_segment(
     warm_start: tuple[Path, AnyArray] | None,
     store_vectors: bool,
     threads: int | None,
+    device: str,
     build_memory: Memory | None,
     search_bytes: int,
     search_memory: Memory | None,
@@ -427,6 +432,7 @@ def build_segment(
     `calibration`: Of that segment, adopted where it holds for this one.
     `store_vectors`: Whether these are the vectors as given. Otherwise some rows were decoded from codes,
       and the segment stores no vectors.
+    `device`: Of the index. Where its GPU cannot be had the CPU links all vertices.
     `search_memory`: Memory of the index: it chooses the bits of a first segment, so that it opens.
     """
     how: dict[str, Any] = {}
@@ -445,7 +451,12 @@ def build_segment(
     # The seed is in the uuid of an index, and no two segments have the same.
     seed = int(path.name.rpartition("-")[2], 16)
     options = BuildOptions(
-        metric=_METRICS[metric], threads=threads, seed=seed, store_vectors=store_vectors, **how
+        metric=_METRICS[metric],
+        threads=threads,
+        seed=seed,
+        store_vectors=store_vectors,
+        device=device,
+        **how,
     )
     build_shard(
         path,
@@ -462,6 +473,7 @@ def build_segment(
         decoded=not store_vectors,
         nice=nice,
         gives_way=gives_way,
+        gpu_optional=True,
         watch=watch,
     )
 

@@ -65,12 +65,13 @@ class Compactor:
         live: LiveData,
         open_segment: Callable[[str, int, Segment | None], Segment],
         threads: int | None,
+        device: str,
         merge_memory: Memory | None,
         memory: Memory | None,
     ) -> None:
         self._live = live
         budget = MergeMemory(merge_memory, memory, live)
-        self._maker = SegmentBuilder(live, open_segment, threads, budget, memory)
+        self._maker = SegmentBuilder(live, open_segment, threads, device, budget, memory)
         #: Held while segments are merged; to exclude all merges take it first, then the others.
         self._segments_lock = threading.Lock()
         #: Held while small segments are merged, and while other merges choose their sources.

@@ -64,8 +64,8 @@ def _pass(live: LiveData, name: str) -> bool:
 class SegmentBuilder:
     """Makes segments of an open index.
 
-    `open_segment` opens a segment by its name. `threads` are those of a build, and `search_memory` is the
-    memory of the index, all of its segments together.
+    `open_segment` opens a segment by its name. `threads` and `device` are those of a build, and
+    `search_memory` is the memory of the index, all of its segments together.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class SegmentBuilder:
         live: LiveData,
         open_segment: Callable[[str, int, Segment | None], Segment],
         threads: int | None,
+        device: str,
         memory: MergeMemory,
         search_memory: Memory | None,
     ) -> None:
         self._live = live
         self._open_segment = open_segment
         self._threads = threads
+        self._device = device
         self._memory = memory
         self._search_memory = search_memory
         #: Held while a folder exists that no manifest names yet: a sweep would remove it.
@@ -243,6 +245,7 @@ class SegmentBuilder:
             warm_start=sources.warm_start(self._live.folder.at),
             store_vectors=not sources.coded,
             threads=threads,
+            device=self._device,
             build_memory=build_memory,
             search_bytes=segment_bytes(self._search_memory, sources.count, sources.of_rows, vectors.shape[1]),
             search_memory=self._search_memory,

@@ -67,7 +67,7 @@ class OpenFolder:
         try:
             settle_words(opened.at)
             self.compactor = Compactor(
-                self.live, self._open_segment, how.threads, how.merge_memory, how.memory
+                self.live, self._open_segment, how.threads, how.device, how.merge_memory, how.memory
             )
         except BaseException:
             close_all(self.live.opened, self.live)

@@ -170,7 +170,6 @@ class BuildOptions:
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(bool(self.store_vectors))
-        struct.gpu = gpu_code(self.device)
         struct.affinity_percent = self.affinity_percent
         struct.checkpoint_ms = int(self.checkpoint_s * 1000)
 

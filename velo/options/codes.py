@@ -21,8 +21,13 @@ FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
 GPU_STATES: Final = {0: None, 1: "ready", 2: "cpu", 3: "lost"}
 
 
-def gpu_code(device: Any) -> int:
-    """``gpu`` of the native options for ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``."""
+def gpu_code(device: Any, *, optional: bool = False) -> int:
+    """``gpu`` of the native options for ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``.
+
+    `optional`: The CPU does the work where that GPU cannot be had.
+    """
+    if optional:
+        return -abs(gpu_code(device))
     if device == "auto":
         return -1
     if device == "cpu":

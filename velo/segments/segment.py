@@ -101,8 +101,7 @@ class OpenOptions:
         struct = _native.new("velo_open_options")
         struct.io = code_of(IO_CODES, self.io, "io")
         struct.plan = code_of(PLAN_CODES, self.plan, "plan")
-        gpu = gpu_code(self.device)
-        struct.gpu = -abs(gpu) if self.gpu_optional else gpu
+        struct.gpu = gpu_code(self.device, optional=self.gpu_optional)
         struct.threads = 0 if self.threads is None else in_range(self.threads, "threads")
         (self.tuning or OpenTuning()).fill(struct)
         return struct
