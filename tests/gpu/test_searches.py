@@ -93,13 +93,48 @@ def test_small_calls_stay_on_the_cpu_and_large_ones_are_cut(on_gpu: Program) -> 
     assert "gpu         Simulated GPU 1, for calls of many queries; this single one" in told[6]
 
 
+def test_a_memory_mapped_call_of_many_queries_takes_the_memory_of_two_batches(
+    on_gpu: Program, tmp_path: Path
+) -> None:
+    """Device memory has no room for a third; ten million queries are batches of this kind (zig/src/sim)."""
+    told = on_gpu(
+        """
+        def free():
+            info = _native.new("velo_gpu_info")
+            _native.check(_native.lib.velo_gpu_probe(0, info))
+            return info.free_bytes
+
+        np.save(sys.argv[3], np.resize(queries, (16_000, queries.shape[1])))
+        asked = np.load(sys.argv[3], mmap_mode="r")
+        gpus()
+        with velo.open(path, threads=2, device="cuda") as index:
+            before = free()
+            expected = index.search(asked[:4000], 1, list_size=10)
+            batch_bytes, resident = before - free(), index.info()["gpu"]["resident_bytes"]
+            assert index.info()["gpu"]["batches"] == 1
+        gpus(memory_bytes=resident + 2 * batch_bytes)
+        with velo.open(path, threads=2, device="cuda") as index:
+            found = index.search(asked, 1, list_size=10)
+            gpu = index.info()["gpu"]
+            say(batch_bytes > 0, gpu["batches"], gpu["queries"], gpu["failed_queries"], free())
+        assert shared(np.resize(expected.ids, found.ids.shape), found.ids) > 0.99
+        """,
+        arguments=(tmp_path / "queries.npy",),
+    )
+    assert told == [[True, 4, 16_000, 0, 0]]
+
+
 def test_typed_errors(on_gpu: Program) -> None:
-    """An old driver, no GPU, a wrong number, too little memory, a kernel that does not compile."""
+    """An old driver, no GPU, a wrong number, a kernel that does not compile.
+
+    Too little memory: other processes have it from the beginning, or take it between check and allocation.
+    """
     told = on_gpu(
         """
         for world, device in (
             ({"version": 10020}, "cuda"), ({"devices": 0}, "cuda"), ({}, "cuda:2"),
-            ({"memory_bytes": 1 << 20}, "cuda"),
+            ({"memory_bytes": 1 << 30, "others_bytes": (1 << 30) - (1 << 20)}, "cuda"),
+            ({"fail_call": 1, "failure": 2, "function": "cuMemAlloc"}, "cuda"),
             ({"fail_call": 1, "failure": 218, "function": "cuModuleLoadDataEx"}, "cuda"),
         ):
             gpus(**world)
@@ -115,21 +150,22 @@ def test_typed_errors(on_gpu: Program) -> None:
         """
     )
     by_cuda = [one for one in told if len(one) == 2]
-    assert len(by_cuda) == 5
+    assert len(by_cuda) == 6
     for (message, _), words in zip(
         by_cuda,
         (
             "CUDA 10.2; velo needs 11.0",
             "CUDA_VISIBLE_DEVICES",
             "no GPU 2: the driver sees 2",
-            "1048576 free",
+            "has 1048576 free of 1073741824",
+            "are needed",
             "did not compile",
         ),
         strict=True,
     ):
         assert words in message
     assert by_cuda[3][1] > 1 << 20
-    assert len([one for one in told if len(one) == 1]) == 4  # "auto" asks for the first, which is there
+    assert len([one for one in told if len(one) == 1]) == 5  # "auto" asks for the first, which is there
 
 
 @pytest.mark.parametrize(
@@ -197,8 +233,32 @@ def test_two_indexes_share_a_gpu_and_give_it_back(on_gpu: Program) -> None:
     assert told == [[2, 2, True], True]
 
 
+def test_two_processes_have_copies_of_their_own(on_gpu: Program) -> None:
+    """At the same time, over the same index; forked before either used the GPU, or looked for one in vain."""
+    told = on_gpu(
+        """
+        import os
+        gpus(version=10020)
+        velo.open(path, device="auto").close()
+        child = os.fork()
+        gpus(others_bytes=1 << 20)
+        with velo.open(path, threads=2, device="cuda") as index:
+            found = index.search(queries, 10)
+            gpu = index.info()["gpu"]
+            say(gpu["state"], gpu["queries"], gpu["resident_bytes"], found.ids[:, 0].tolist())
+        sys.stdout.flush()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+    assert len(told) == 2
+    assert told[0] == told[1]
+    assert told[0][:2] == ["ready", 600]
+
+
 def test_a_fork_of_a_process_with_a_gpu(on_gpu: Program) -> None:
-    """Neither the index of its parent nor a GPU of its own."""
+    """Neither the index of its parent nor a GPU of its own, of builds and of tuning either."""
     told = on_gpu(
         """
         import os
@@ -208,7 +268,12 @@ def test_a_fork_of_a_process_with_a_gpu(on_gpu: Program) -> None:
         child = os.fork()
         if child == 0:
             said = []
-            for call in (lambda: index.search(queries, 10), lambda: velo.open(path, device="cuda")):
+            for call in (
+                lambda: index.search(queries, 10),
+                lambda: velo.open(path, device="cuda"),
+                lambda: velo.build(path + ".new", queries, device="cuda"),
+                lambda: velo.tune(np.tile(queries, (2, 1)), device="cuda"),
+            ):
                 try:
                     call()
                 except velo.ForkedError as error:
@@ -216,6 +281,7 @@ def test_a_fork_of_a_process_with_a_gpu(on_gpu: Program) -> None:
             with velo.open(path, device="auto") as own:
                 own.search(queries, 10)
                 said.append(own.info()["gpu"]["state"])
+            said.append(os.path.exists(path + ".new"))
             index.close()
             say(said)
             sys.stdout.flush()
@@ -224,10 +290,12 @@ def test_a_fork_of_a_process_with_a_gpu(on_gpu: Program) -> None:
         index.close()
         """
     )
-    [[of_index, of_gpu, state]] = told
+    [[of_index, *of_gpu, state, is_touched]] = told
     assert "was opened in process" in of_index
-    assert "CUDA does not work in its forks" in of_gpu
+    assert len(of_gpu) == 3
+    assert all("CUDA does not work in its forks" in one for one in of_gpu)
     assert state == "cpu"
+    assert not is_touched
 
 
 def test_new_segments_of_a_live_index_are_uploaded(on_gpu: Program, tmp_path: Path) -> None:
