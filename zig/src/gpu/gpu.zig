@@ -22,7 +22,7 @@ test "embedded kernels keep nothing in local memory" {
     inline for (.{ "velo_search", "velo_insert" }) |name| try std.testing.expect(std.mem.indexOf(u8, ptx, ".visible .entry " ++ name ++ "(") != null);
     try std.testing.expect(std.mem.indexOf(u8, ptx, ".local") == null);
     try std.testing.expect(std.mem.indexOf(u8, ptx, "call") == null);
-    // They are a third of what the library has for GPUs (docs/decisions/0025).
+    // Two fifths of the library's part for GPUs (docs/decisions/0025).
     try std.testing.expect(ptx.len < 75_000);
 }
 
