@@ -40,6 +40,9 @@ SHAPES: Final[tuple[tuple[int, int, MetricName, int], ...]] = (
 )
 #: Neighbors that both find: of equally near ones, and of those at the end of a list, either finds others.
 SAME_LEAST = 0.99
+#: Intrinsic dimensions of these data. With more, all distances are alike: searches find few neighbors, and no
+#: two searches find the same ones.
+DIM_OWN = 24
 LARGEST = max(shape[3] for shape in SHAPES)
 #: Batches of the first section, before one of all other queries.
 BATCHES = (1, 31, 32, 33)
@@ -152,6 +155,13 @@ def _clustered(rng: np.random.Generator, rows: int, dim: int) -> AnyArray:
     return made
 
 
+def _spread(rng: np.random.Generator, vectors: AnyArray, dim: int) -> AnyArray:
+    """The same rows in more dimensions, with a little noise."""
+    axes = rng.standard_normal((vectors.shape[1], dim), dtype=np.float32) / np.float32(dim**0.5)
+    noise = rng.standard_normal((len(vectors), dim), dtype=np.float32)
+    return np.asarray(vectors @ axes + noise * np.float32(0.1 / dim**0.5), np.float32)
+
+
 def _overlap(expected: AnyArray, found: AnyArray) -> float:
     """The share of neighbors that both have."""
     same = [len(np.intersect1d(a, b)) for a, b in zip(expected, found, strict=True)]
@@ -175,7 +185,7 @@ def _answers(plan: Plan, folder: Path) -> Iterator[Line]:
         # All of them over the largest, in one call but for the odd ones.
         each = max(sum(BATCHES) + 1, plan.cases if rows == LARGEST else plan.cases // len(SHAPES))
         path = folder / f"{metric}-{dim}-{bits}.velo"
-        vectors = _clustered(rng, rows + each, dim)
+        vectors = _spread(rng, _clustered(rng, rows + each, min(dim, DIM_OWN)), dim)
         velo.build(
             path, vectors[:rows], metric=metric, memory_bits=bits, threads=plan.threads, calibrate=False
         ).close()
