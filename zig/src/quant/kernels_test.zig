@@ -353,3 +353,56 @@ test "sums over rows agree with the definition: every element, kind, length and 
         }
     }.check);
 }
+
+test "kernels of product codes agree with the definition, to the bit" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            for ([_]u32{ 1, 2, 3, 8, 11, 25, 128 }) |width| {
+                errdefer std.debug.print("width {}\n", .{width});
+                const centroids = @as(u32, 256) >> @intCast(prng.below(4));
+                const columns = try alloc.alloc(f16, width * centroids);
+                defer alloc.free(columns);
+                for (columns) |*value| value.* = @floatCast(prng.gaussian() * 3000);
+                // The least and the largest values of f16, and centroids that are equal.
+                for ([_]f16{ 0, -0.0, std.math.floatTrueMin(f16), -std.math.floatMin(f16), std.math.floatMax(f16) }) |value| columns[@intCast(prng.below(columns.len))] = value;
+                for (0..width) |i| columns[i * centroids + 31] = columns[i * centroids + 7];
+                const stride = width + 3;
+                const rows = try alloc.alloc(f32, 9 * stride);
+                defer alloc.free(rows);
+                for (rows) |*x| x.* = prng.gaussian();
+                for (rows[0..width], 0..) |*x, i| x.* = @as(f32, columns[i * centroids + 31]) / 4096;
+                rows[stride] = 3e38;
+                for ([_]RowSum{ .difference2, .product }) |kind| for (0..9) |j| {
+                    var tables: [2][abi.centroids_max]f32 = @splat(@splat(7));
+                    scalar.product_table(columns.ptr, centroids, width, rows.ptr + j * stride, 4096, kind, &tables[0]);
+                    k.product_table(columns.ptr, centroids, width, rows.ptr + j * stride, 4096, kind, &tables[1]);
+                    try testing.expectEqualSlices(f32, &tables[0], &tables[1]);
+                };
+                for ([_]u32{ 0, 1, 9 }) |count| {
+                    var nearest: [2][10]u8 = @splat(@splat(77));
+                    scalar.product_nearest(columns.ptr, centroids, width, rows.ptr, stride, count, 4096, &nearest[0]);
+                    k.product_nearest(columns.ptr, centroids, width, rows.ptr, stride, count, 4096, &nearest[1]);
+                    try testing.expectEqualSlices(u8, &nearest[0], &nearest[1]);
+                    if (count > 0 and width > 1) try testing.expectEqual(7, nearest[1][0]);
+                }
+            }
+            for (1..65) |parts| {
+                errdefer std.debug.print("parts {}\n", .{parts});
+                const table = try alloc.alloc(u16, parts * abi.centroids_max);
+                defer alloc.free(table);
+                for (table) |*entry| entry.* = if (parts % 3 == 0) 0xffff else @truncate(prng.next());
+                for ([_]u32{ 0, 1, 2, 13, 64, 127, 201 }) |count| {
+                    if (count > 13 and parts % 8 > 1 and parts > 20) continue; // of these some
+                    const codes = try alloc.alloc(u8, count * parts);
+                    defer alloc.free(codes);
+                    fill_bytes(&prng, if (parts % 5 == 0) .ones else .random, codes);
+                    var sums: [2][202]u32 = @splat(@splat(4321));
+                    scalar.product_scan(table.ptr, @intCast(parts), codes.ptr, count, &sums[0]);
+                    k.product_scan(table.ptr, @intCast(parts), codes.ptr, count, &sums[1]);
+                    try testing.expectEqualSlices(u32, &sums[0], &sums[1]);
+                }
+            }
+        }
+    }.check);
+}

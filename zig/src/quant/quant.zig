@@ -25,6 +25,8 @@ pub const Codes = encode.Codes;
 pub const Uppers = encode.Uppers;
 
 pub const Query = @import("query.zig").Query;
+pub const Product = @import("product.zig").Product;
+pub const ProductQuery = @import("product.zig").ProductQuery;
 pub const BuildCodes = @import("build_codes.zig").BuildCodes;
 pub const ProductCodes = @import("build_codes.zig").ProductCodes;
 pub const DirectionCodes = @import("build_codes.zig").DirectionCodes;
@@ -50,6 +52,7 @@ test {
     _ = centers;
     _ = encode;
     _ = @import("query.zig");
+    _ = @import("product_test.zig");
     _ = @import("build_codes.zig");
     _ = @import("estimate_test.zig");
     _ = @import("kernels_test.zig");

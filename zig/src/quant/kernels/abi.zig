@@ -71,7 +71,20 @@ pub const Kernels = struct {
 
     /// out[i·y_count + j] = Σ x_i·y_j of rows of `len` elements, in any order of sums.
     products: *const fn (x: [*]const f64, x_count: u32, y: [*]const f64, y_count: u32, len: u32, out: [*]f64) callconv(.c) void,
+
+    /// Of one part of a product code, whose centroids are columns: value i of centroid c is columns[i·centroids + c], finite.
+    /// `centroids` is a power of two, 16 to centroids_max. out[c] = Σ (y_i − c_i)² or Σ y_i·c_i over `width` values, added in order in f32, y_i = product_scaled(x_i, scale).
+    product_table: *const fn (columns: [*]const f16, centroids: u32, width: u32, x: [*]const f32, scale: f32, kind: RowSum, out: [*]f32) callconv(.c) void,
+
+    /// The first of the centroids with the smallest Σ (y_i − c_i)², of `count` rows that are `stride` values apart.
+    product_nearest: *const fn (columns: [*]const f16, centroids: u32, width: u32, rows: [*]const f32, stride: usize, count: u32, scale: f32, out: [*]u8) callconv(.c) void,
+
+    /// Sums of table entries: out[j] = Σ table[centroids_max·m + codes[j·parts + m]] over the parts m. Reads no byte outside codes and table.
+    product_scan: *const fn (table: [*]const u16, parts: u32, codes: [*]const u8, count: u32, out: [*]u32) callconv(.c) void,
 };
+
+/// Of each part of a product code: a byte names one.
+pub const centroids_max = 256;
 
 /// A vertex and its distance as one number, so that the order of numbers is that of candidates: by distance, of equal ones
 /// by vertex. The lowest bit says that its links were followed, which moves it nowhere.
@@ -91,6 +104,11 @@ pub const Candidate = extern struct {
 
     pub inline fn distance(self: Candidate) f32 {
         return @bitCast(ordered(@truncate(self.key >> 32)));
+    }
+
+    /// A number of the same order as distances.
+    pub inline fn rank(self: Candidate) i32 {
+        return @truncate(self.key >> 32);
     }
 
     pub inline fn vertex(self: Candidate) u32 {

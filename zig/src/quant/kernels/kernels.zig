@@ -6,6 +6,7 @@ const abi = @import("abi.zig");
 const codes = @import("codes.zig");
 const floats = @import("floats.zig");
 const lists = @import("lists.zig");
+const product = @import("product.zig");
 
 const checksum = @import("scalar.zig").checksum; // std's is written in vectors, so compiling it per level is enough
 
@@ -17,6 +18,8 @@ comptime {
             &@field(floats, name)
         else if (@hasDecl(lists, name))
             &@field(lists, name)
+        else if (@hasDecl(product, name))
+            &@field(product, name)
         else
             &@field(@This(), name);
         @export(function, .{ .name = "k_" ++ level ++ "_" ++ name, .visibility = .hidden });

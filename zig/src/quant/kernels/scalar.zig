@@ -198,3 +198,37 @@ pub fn row_sums(query: [*]const f32, len: u32, element: abi.Element, kind: abi.R
         if (kind == .product_and_norm2) norms2[j] = @floatCast(norm2);
     }
 }
+
+/// Bounds what a value times a scale contributes, so that sums of squares are finite.
+pub inline fn product_scaled(x: f32, scale: f32) f32 {
+    const limit = 0x1p50;
+    return @max(-limit, @min(limit, x * scale));
+}
+
+pub fn product_table(columns: [*]const f16, centroids: u32, width: u32, x: [*]const f32, scale: f32, kind: abi.RowSum, out: [*]f32) callconv(.c) void {
+    for (out[0..centroids], 0..) |*o, c| {
+        var sum: f32 = 0;
+        for (x[0..width], 0..) |value, i| {
+            const y = product_scaled(value, scale);
+            const centroid: f32 = columns[i * centroids + c];
+            sum += if (kind == .difference2) (y - centroid) * (y - centroid) else y * centroid;
+        }
+        o.* = sum;
+    }
+}
+
+pub fn product_nearest(columns: [*]const f16, centroids: u32, width: u32, rows: [*]const f32, stride: usize, count: u32, scale: f32, out: [*]u8) callconv(.c) void {
+    for (0..count) |j| {
+        var distances: [abi.centroids_max]f32 = undefined;
+        product_table(columns, centroids, width, rows + j * stride, scale, .difference2, &distances);
+        out[j] = @intCast(std.mem.indexOfMin(f32, distances[0..centroids]));
+    }
+}
+
+pub fn product_scan(table: [*]const u16, parts: u32, codes: [*]const u8, count: u32, out: [*]u32) callconv(.c) void {
+    for (out[0..count], 0..) |*o, j| {
+        var sum: u32 = 0;
+        for (codes[j * parts ..][0..parts], 0..) |centroid, m| sum += table[m * abi.centroids_max + centroid];
+        o.* = sum;
+    }
+}
