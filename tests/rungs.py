@@ -116,6 +116,6 @@ def links_in(path: Path, memory: int) -> int:
     """Links a vertex in memory that an index keeps in a budget."""
     with velo.open(path, memory=memory, threads=1) as index:
         info = index.info()
-    if info["plan"] == "pages":
+    if info["page_codes_kept"]:
         return PAGES if info["page_codes_kept"] > 1 else PAGES_LEAST
     return int(info["links_kept"]) if info["plan"] == "links_in_memory" else 0

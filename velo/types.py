@@ -39,7 +39,8 @@ PathLike: TypeAlias = str | os.PathLike[str]
 MetricName: TypeAlias = Literal["l2", "ip", "cosine"]
 DtypeName: TypeAlias = Literal["f32", "f16", "u8", "i8"]
 IoName: TypeAlias = Literal["auto", "uring", "threads"]
-PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk", "pages"]
+#: ``"pages"`` is the former name of ``"walk"``.
+PlanName: TypeAlias = Literal["auto", "links_in_memory", "links_on_disk", "walk", "pages"]
 #: Treatment of columns that the metadata does not have, in filters.
 UnknownColumns: TypeAlias = Literal["error", "missing"]
 #: Treatment of unknown ids.

@@ -67,7 +67,7 @@ typedef enum velo_plan {
     VELO_PLAN_AUTO = 0,
     VELO_PLAN_LINKS_IN_MEMORY = 1,
     VELO_PLAN_LINKS_ON_DISK = 2,
-    VELO_PLAN_PAGES = 3            /* a few codes of each page are all that is in memory; of indexes built with page_codes */
+    VELO_PLAN_WALK = 3             /* a few codes of each page are all that is in memory; of indexes built with page_codes */
 } velo_plan;
 
 /* What may be asked for, at least and at most, by the names of the arguments. What lies outside is VELO_INVALID_ARGUMENT with
@@ -191,8 +191,8 @@ typedef struct velo_build_options {
                                     * memory where memory_bytes has room */
     int32_t gives_way;             /* 1: several threads link and place while processors have nothing else to do; where
                                     * nothing is left to them, the thread of velo_build_run works with its own priority */
-    int32_t page_codes;            /* 1: pages hold whole codes, and a few codes of each lie beside them: an index needs both that is
-                                    * opened in less memory than codes take */
+    int32_t page_codes;            /* 1: pages hold whole codes and a table of neighbors, and page_codes.bin a few codes of each: an
+                                    * index needs both to open in less memory than codes take */
     int32_t gpu;                   /* links vertices with a GPU: as velo_open_options.gpu */
 } velo_build_options;
 
@@ -276,7 +276,7 @@ typedef struct velo_open_options {
     int32_t plan;                  /* velo_plan */
     uint32_t threads;              /* workers; 0 = all cores */
     uint64_t memory_bytes;         /* 0 = what codes and links need, and cache_bytes */
-    uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built; of VELO_PLAN_PAGES codes of each page */
+    uint32_t links_kept;           /* 0 = by plan; UINT32_MAX = as built; of VELO_PLAN_WALK codes of each page */
     uint32_t queries_in_flight;    /* B, a worker; 0 = as measured while running, at most 16 */
     int32_t buffered;              /* 1: no O_DIRECT even where it works */
     uint64_t simulated_seed;       /* libvelo_sim only: seed of the fault plan */
@@ -324,7 +324,7 @@ typedef struct velo_index_info {
     char uuid[40];
     int32_t page_links;            /* 1: pages hold neighbor lists, so links may stay on disk */
     int32_t page_codes;            /* 1: built with codes of pages */
-    uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_PAGES */
+    uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_WALK */
     int32_t cache_refused;         /* 1: the system refused memory for cached pages; searches read them */
     velo_gpu_info gpu;
 } velo_index_info;
@@ -501,7 +501,7 @@ typedef struct velo_memory_plan {
     uint32_t struct_size;
     int32_t plan;                  /* velo_plan */
     uint32_t links_kept;
-    uint32_t page_codes_kept;      /* codes of each page, VELO_PLAN_PAGES */
+    uint32_t page_codes_kept;      /* codes of each page, VELO_PLAN_WALK */
     uint64_t codes_bytes;
     uint64_t pages_bytes;
     uint64_t links_bytes;          /* an estimate where fewer links are kept than were built */

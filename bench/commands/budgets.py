@@ -144,7 +144,7 @@ def peers_in(found: Mapping[str, Results]) -> list[Row]:
 
 def kind_of(row: Row) -> str:
     """The use of a budget."""
-    if row["plan"] == "pages":
+    if row["plan"] in ("walk", "pages"):
         return "codes of pages"
     if row["plan"] == "links_on_disk":
         return "links on disk"

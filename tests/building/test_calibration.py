@@ -127,10 +127,10 @@ def test_rows_with_too_many_equal_neighbors_are_left_out(monkeypatch: pytest.Mon
     assert len(held.rows) == 5
 
 
-@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk", "pages"])
+@pytest.mark.parametrize("plan", ["links_in_memory", "links_on_disk", "walk"])
 def test_an_excluded_vertex_is_never_found(plan: Any, tmp_path: Path) -> None:
     rows = synthetic_vectors(3000, 24, seed=2)
-    velo.build(tmp_path / "i", rows, calibrate=False, page_codes=plan == "pages", **QUICK).close()
+    velo.build(tmp_path / "i", rows, calibrate=False, page_codes=plan == "walk", **QUICK).close()
     with closing(Segment(tmp_path / "i", OpenOptions(plan=plan))) as segment:
         vertex_of = np.empty(3000, np.uint32)
         vertex_of[segment.ids.of(np.arange(3000))] = np.arange(3000)
@@ -191,7 +191,7 @@ def test_codes_of_pages_reach_each_recall_for_each_k(
     links: int, sample: Any, some: Truth, of_pages: Path
 ) -> None:
     with velo.open(of_pages, memory=budget_of(of_pages, links)) as index:
-        assert index.info()["plan"] == "pages"
+        assert index.info()["plan"] == "walk"
         for k in (1, 10, 100):
             for recall in (0.80, 0.90, 0.95):
                 found = index.search(sample.queries, k, recall=recall)

@@ -39,7 +39,13 @@ PROGRAM = """
     source = as_source(synthetic_vectors(3000, 24, seed=5))
     metadata = {"a": list(range(3000))}
     options = BuildOptions(
-        degree=16, links_kept=16, build_list_size=40, threads=threads, store_vectors=True, checkpoint_s=0.001
+        degree=16,
+        links_kept=16,
+        build_list_size=40,
+        threads=threads,
+        store_vectors=True,
+        page_codes=True,
+        checkpoint_s=0.001,
     )
 
     def killed_at(path, cut):
@@ -104,7 +110,13 @@ def rows() -> np.ndarray:
 
 
 def options(threads: int = 1, **other: Any) -> BuildOptions:
-    chosen = {"degree": 16, "links_kept": 16, "build_list_size": 40, "store_vectors": True} | other
+    chosen = {
+        "degree": 16,
+        "links_kept": 16,
+        "build_list_size": 40,
+        "store_vectors": True,
+        "page_codes": True,
+    } | other
     return BuildOptions(threads=threads, **chosen)
 
 

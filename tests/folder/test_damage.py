@@ -16,7 +16,7 @@ from velo import errors
 from velo.options import links_steps
 from velo.testing import synthetic_metadata, synthetic_vectors
 
-ROWS = 2_000
+ROWS = 3_000
 DIM = 32
 FILES = (
     "codes.bin",

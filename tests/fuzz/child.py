@@ -24,7 +24,7 @@ from velo.errors import VeloError
 #: Address space of the process: what a folder of some 100 kB asks for beyond it is refused, not got.
 _ADDRESS_SPACE: Final = 8 << 30
 
-_PLANS: Final = ("auto", "links_in_memory", "links_on_disk", "pages")
+_PLANS: Final = ("auto", "links_in_memory", "links_on_disk", "walk")
 _FILTER_PLANS: Final = ("auto", "late", "gate", "scan")
 
 

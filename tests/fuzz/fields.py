@@ -116,6 +116,35 @@ PAGE_CODES: Final = (
     ("u32", "zeros", lambda h: 7),
 )
 
+#: page_codes.bin of an index whose pages have tables; levels and cells follow.
+PAGE_PRODUCTS: Final = (
+    ("u64", "magic"),
+    ("u32", "page_count"),
+    ("u32", "code_bytes"),
+    ("u32", "product_bytes"),
+    ("u32", "level_count"),
+    ("f32", "code_error"),
+    ("f32", "f_upper_max"),
+    ("u32", "counts", lambda h: 3),
+    ("f32", "spreads", lambda h: 3),
+    ("u32", "zeros", lambda h: 2),
+    ("u32", "dim"),
+    ("u32", "parts"),
+    ("u32", "axes"),
+    ("i32", "exponent"),
+    ("f32", "error2"),
+    ("u32", "centroids"),
+    ("u8", "reserved", lambda h: 8),
+    ("u16", "books", lambda h: (h["product_bytes"] - 32) // 2),
+)
+
+#: A level, or codes of cells, with ``entries`` codes.
+PAGE_PRODUCTS_CODES: Final = (
+    ("align", 64),
+    ("u8", "codes", lambda h: h["entries"] * h["code_bytes"]),
+    ("u8", "padding", lambda h: 64),
+)
+
 #: Of a level with ``entries`` codes of ``code_bytes``.
 PAGE_CODES_LEVEL: Final = (
     ("align", 64),
@@ -126,8 +155,8 @@ PAGE_CODES_LEVEL: Final = (
     ("u8", "padding", lambda h: 64),
 )
 
-#: A data page; ``lower_bytes`` and ``longest`` are of the header, ``upper_bytes`` is 0 in pages without whole
-#: codes, and what is left of the page are lists.
+#: A data page; ``lower_bytes`` is of the header, ``upper_bytes`` is 0 in pages without whole codes, ``lists``
+#: in pages without lists. The rest of the page has lists and a table of neighbors.
 PAGE: Final = (
     ("u64", "checksum"),
     ("u32", "number"),
@@ -142,7 +171,7 @@ PAGE: Final = (
     ("f32", "offsets", lambda h: h["records"]),
     ("u16", "ratios", lambda h: h["records"]),
     ("u8", "colors", lambda h: h["records"]),
-    ("u16", "list_ends", lambda h: h["records"] if h["longest"] else 0),
+    ("u16", "list_ends", lambda h: h["records"] if h["lists"] else 0),
 )
 
 #: A page of vectors.bin; rows follow.
@@ -235,18 +264,30 @@ def fields_of(name: str, data: bytes, manifest: Mapping[str, Any]) -> Iterator[F
             yield from own
             yield Field("rows", "f32", end, (begin + size - end) // 4)
         return
-    fields, numbers, at = walk(TABLES[name], data)
+    table = PAGE_PRODUCTS if name == "page_codes.bin" and manifest.get("page_tables") else TABLES[name]
+    fields, numbers, at = walk(table, data)
     yield from fields
     if name == "pages.bin":
         size = numbers["page_size"]
         for page in range(numbers["page_count"]):
             begin = (page + 1) * size
-            known = {name: numbers[name] for name in ("lower_bytes", "longest")}
+            known = {"lower_bytes": numbers["lower_bytes"], "lists": int(manifest.get("page_links", True))}
             known["upper_bytes"] = _code_bytes(manifest) if manifest.get("page_codes") else 0
             own, _, end = walk(PAGE, data, begin, known)
             yield from own
             if end < begin + size:
                 yield Field("lists", "u8", end, begin + size - end)
+    elif name == "page_codes.bin" and manifest.get("page_tables"):
+        counts = struct.unpack_from("<3I", data, next(one.at for one in fields if one.name == "counts"))
+        cells = -(-numbers["page_count"] // 64)
+        for entries in [
+            *(count * numbers["page_count"] for count in counts[: numbers["level_count"]]),
+            cells,
+        ]:
+            known = {"entries": entries, "code_bytes": numbers["code_bytes"]}
+            own, _, at = walk(PAGE_PRODUCTS_CODES, data, at, known)
+            yield from own
+        yield Field("cell_places", "u8", -(-at // 64) * 64, cells)
     elif name == "page_codes.bin":
         counts = struct.unpack_from("<4I", data, next(one.at for one in fields if one.name == "counts"))
         for count in counts[: numbers["level_count"]]:

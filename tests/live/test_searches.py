@@ -29,8 +29,9 @@ SCHEMA = pa.schema(
     ]
 )
 METRICS: tuple[Any, ...] = ("l2", "ip", "cosine")
-#: Rows that are built, where an index begins as one that was built for a budget.
-BUILT = 300
+#: Rows that are built, where an index begins as one that was built for a budget. Codes of few rows take less
+#: memory than page codes.
+BUILT, BUILT_WITH_PAGE_CODES = 300, 1_600
 
 
 @dataclass
@@ -53,7 +54,7 @@ class World:
         if rung is None:
             self.index = velo.create(path, dim=DIM, metric=metric, metadata=SCHEMA, threads=1)
             return
-        ids = [f"row {one}" for one in range(BUILT)]
+        ids = [f"row {one}" for one in range(BUILT_WITH_PAGE_CODES if rung.page_codes else BUILT)]
         vectors, columns = self.drawn(ids)
         build: dict[str, Any] = {"metric": metric, "store_vectors": True, "threads": 1, **rung.build}
         velo.build(path, vectors, ids=ids, metadata=columns, **build).close()

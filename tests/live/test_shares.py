@@ -15,11 +15,11 @@ DIM = 64
 
 @pytest.mark.parametrize(("memory", "bits"), [("3%", 1), ("12%", 2)])
 def test_the_first_segment_fits_the_memory_share(memory: str, bits: int, tmp_path: Path) -> None:
-    rows, queries = np.split(synthetic_vectors(3_040, DIM, seed=3, intrinsic_dim=16), [3_000])
+    rows, queries = np.split(synthetic_vectors(8_040, DIM, seed=3, intrinsic_dim=16), [8_000])
     velo.create(tmp_path / "i", dim=DIM).close()
     with velo.open(tmp_path / "i", memory=memory, merge_memory="64MiB", writable=True, threads=1) as index:
-        for begin in range(0, 3_000, 1_500):
-            index.insert(rows[begin : begin + 1_500], ids=np.arange(begin, begin + 1_500))
+        for begin in range(0, 8_000, 4_000):
+            index.insert(rows[begin : begin + 4_000], ids=np.arange(begin, begin + 4_000))
             index.flush()
         assert index.info()["memory_bits"] == bits
         index.delete(np.arange(100))

@@ -56,12 +56,13 @@ def test_sizes_are_those_of_an_index(dim: int, dtype: Any, memory: str | None, t
 def test_a_million_takes_what_was_measured(root: Path) -> None:
     lines = (root / "docs" / "results" / "budgets-sift1m.jsonl").read_text().splitlines()
     rows = [row["row"] for row in map(json.loads, lines) if "row" in row]
+    rows = [row for row in rows if not row.get("page_codes")]  # of format 6
     assert len(rows) > 8
     for row in rows:
         plan = velo.size_plan(1_000_000, 128, memory=f"{row['share']:.2%}")
         assert f"{plan.memory_bits}+{plan.record_bits}" == row["bits"]
         assert kind_of(plan.links) == kind_of(row["links"])
-        assert plan.page_codes == row.get("page_codes", 0)
+        assert plan.page_codes == 0
         assert plan.memory_bytes["total"] == pytest.approx(row["bytes"] * 1e6, rel=0.05)
         assert plan.reads == pytest.approx(row["reads"], rel=0.03)
         assert plan.rounds == pytest.approx(row["rounds"], rel=0.06)
@@ -83,7 +84,7 @@ def test_more_takes_more() -> None:
 
 def test_impossible_sizes_name_a_possible_one() -> None:
     with pytest.raises(errors.BudgetTooSmallError) as small:
-        velo.size_plan(500_000_000, 768, memory="4GB", shards=10)
+        velo.size_plan(500_000_000, 768, memory="2GB", shards=10)
     needed = small.value.needed_bytes
     assert needed is not None
     assert small.value.argument == "memory"

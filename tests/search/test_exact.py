@@ -15,7 +15,7 @@ from velo import errors
 from velo.testing import brute_force
 from velo.types import MetricName
 
-N, DIM = 1_500, 37
+N, DIM = 2_400, 37
 QUICK: dict[str, Any] = {
     "degree": 24,
     "build_list_size": 40,

@@ -46,7 +46,7 @@ def test_what_is_built_for_a_budget_opens_in_it_and_is_a_rung(tmp_path: Path) ->
 
 @pytest.mark.parametrize("rung", RUNGS, ids=str)
 def test_a_rung_is_what_its_budget_opens_and_one_byte_less_does_not(rung: Any, tmp_path: Path) -> None:
-    rows = synthetic_vectors(1_000, DIM, seed=5, intrinsic_dim=12)
+    rows = synthetic_vectors(N, DIM, seed=5, intrinsic_dim=12)
     path = tmp_path / "i"
     velo.build(path, rows, calibrate=False, threads=1, **rung.build).close()
     if rung.links:
@@ -63,11 +63,15 @@ def test_a_rung_is_what_its_budget_opens_and_one_byte_less_does_not(rung: Any, t
 
 
 def test_codes_of_pages_that_are_not_there_are_named(tmp_path: Path) -> None:
-    rows = synthetic_vectors(1_000, DIM, seed=5, intrinsic_dim=12)
+    rows = synthetic_vectors(N, DIM, seed=5, intrinsic_dim=12)
     for page_codes in (False, True):
         velo.build(tmp_path / str(page_codes), rows, calibrate=False, page_codes=page_codes).close()
     with pytest.raises(errors.UnsupportedError, match="page_codes=True"):
-        velo.open(tmp_path / "False", plan="pages")
+        velo.open(tmp_path / "False", plan="walk")
     with pytest.raises(errors.InvalidArgumentError, match="links_kept is 99") as wrong:
-        velo.open(tmp_path / "True", plan="pages", tuning=velo.OpenTuning(links_kept=99))
+        velo.open(tmp_path / "True", plan="walk", tuning=velo.OpenTuning(links_kept=99))
     assert wrong.value.argument == "links_kept"
+    with pytest.warns(FutureWarning, match='plan="walk"'):
+        former = velo.open(tmp_path / "True", plan="pages")
+    with former:
+        assert former.info()["plan"] == "walk"

@@ -486,5 +486,6 @@ def _for_share(memory: Memory | None, row_count: int, dim: int) -> dict[str, Any
     budget = memory_bytes(memory, row_count, dim)
     is_share = memory_bytes(memory, 2 * row_count, dim) > budget
     usual = sizes_of(row_count, dim)
-    is_short = usual.page_codes_least_bytes <= budget < usual.needed_bytes
+    least = min(usual.codes_least_bytes, usual.page_codes_least_bytes)
+    is_short = least <= budget < usual.needed_bytes
     return {"search_memory": memory} if is_share and is_short else {}

@@ -65,12 +65,14 @@ _NO_VERTEX: Final = np.iinfo(np.uint32).max
 
 _CODES_FILE: Final = "codes.bin"
 _PAGE_CODES_FILE: Final = "page_codes.bin"
+#: How it begins if pages have tables of neighbors.
+_PRODUCT_CODES: Final = b"VELOPROD"
 
 _ROWS_MIN: Final = 1000
 
 _LISTS: Final = (10, 16, 26, 42, 68, 110, 180, 290, 470, 760, 1230, 2000)
 _LISTS_ON_DISK_MAX: Final = 760
-#: Of pages that are ranked: each is read.
+#: Without codes of vectors: nearly each entry is a page read.
 _LISTS_OF_PAGES_MAX: Final = 1230
 
 #: Lists longer than this are searched with a quarter of the sample.
@@ -500,13 +502,16 @@ class _Table:
             links_kept=links or None, queries_in_flight=max(1, _IN_FLIGHT // workers), cache_share=0.0
         )
         if way is not None and way.page_codes:
+            # Results depend on the order in which reads end; one query at a time fixes it.
             kept = replace(tuning, links_kept=way.page_codes)
+            if self._threads == 1:
+                kept = replace(kept, queries_in_flight=1, queue_depth=1)
             how = OpenOptions(
-                threads=self._threads, memory=self._memory_bytes or None, plan="pages", tuning=kept
+                threads=self._threads, memory=self._memory_bytes or None, plan="walk", tuning=kept
             )
             return Segment(folder, how)
         if links == 0 and self._threads == 1:
-            # With links on disk results depend on the order in which reads end; one query at a time fixes it.
+            # As above.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
         if links != 0:
             try:
@@ -579,8 +584,9 @@ def _levels(folder: Path) -> list[int]:
     path = folder / _PAGE_CODES_FILE
     if not path.exists():
         return []
-    head = np.fromfile(path, "<u4", 8)
-    return [int(count) for count in head[4 : 4 + head[3]]]
+    head = np.fromfile(path, "<u4", 16)
+    levels, first = (5, 8) if head[:2].tobytes() == _PRODUCT_CODES else (3, 4)
+    return [int(count) for count in head[first : first + head[levels]]]
 
 
 def _checked_points(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

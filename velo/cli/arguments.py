@@ -28,7 +28,7 @@ IoDevice = Annotated[str, typer.Option(help="auto, uring or threads.")]
 Device = Annotated[
     str, typer.Option(help="cpu, cuda (or cuda:1, …) to navigate on a GPU for many queries, or auto.")
 ]
-PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory, links_on_disk or pages.")]
+PlanChoice = Annotated[str, typer.Option(help="How to open: auto, links_in_memory, links_on_disk or walk.")]
 Condition = Annotated[
     str | None, typer.Option("--filter", help="Rows that pass: SQL, or JSON of a filter dict.")
 ]

@@ -98,7 +98,7 @@ def _share(row: PlannedBudget) -> str:
 def _links(row: PlannedBudget) -> str:
     if row.plan == "links_on_disk":
         return "on disk"
-    if row.plan == "pages":
+    if row.plan == "walk":
         return f"none; {row.page_codes_kept} code{'s' if row.page_codes_kept != 1 else ''} a page"
     return f"{row.links_kept}, shared" if row.links_kept in links_steps(shared=True) else str(row.links_kept)
 

@@ -28,7 +28,7 @@ from velo.folder.stored import system_failure
 MARKER: Final = "building"
 #: Files of velo that no manifest names: work files, and files before their final rename.
 _WORK: Final = re.compile(
-    r"(codes|points|vectors|encode|graph|parts|partitions|lists|placed_lists|placement|written)\.work(\.tmp)?"
+    r"(codes|points|vectors|encode|graph|parts|partitions|lists|placed_lists|placed_codes|placement|written)\.work(\.tmp)?"
     r"|(manifest\.json|vectors\.bin)\.tmp|(ids\.arrow|collection\.json)\.part"
 )
 #: Metadata, complete or about to take its name (:mod:`velo.folder.metadata`).

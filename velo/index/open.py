@@ -119,10 +119,11 @@ def open_path(
         Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}
         ``"auto"`` takes io_uring where the system allows it.
-    plan : {"auto", "links_in_memory", "links_on_disk", "pages"}
-        ``"auto"`` keeps links in memory where `memory` has room for them. ``"pages"`` has a few codes of each
-        page in memory and nothing of single vectors; ``"auto"`` takes it where `memory` has no room for codes
-        and the index was built with `page_codes`.
+    plan : {"auto", "links_in_memory", "links_on_disk", "walk"}
+        ``"auto"`` keeps links in memory where `memory` has room for them. ``"walk"`` has a few codes of each
+        page in memory and nothing of single vectors, and goes from page to page by the neighbors that a page
+        lists; ``"auto"`` takes it where `memory` has no room for codes and the index was built with
+        `page_codes`. ``"pages"`` is its former name.
     device : str
         ``"cuda"``, or ``"cuda:1"`` for the second: codes and links are also kept in that GPU's memory, and it
         navigates for calls of many queries; with `writable` it also links the segments of flushes. ``"auto"``
@@ -168,6 +169,7 @@ def open_path(
     ...     ids, distances = index.search(query, k=3)
     """
     folder = options.folder_path(path)
+    plan = options.plan_name(plan, stacklevel=3)
     options.code_of(DURABILITY_CODES, durability, "durability")
     if merge_memory is not None:
         options.memory_bytes(merge_memory, 1 << 30, 1, "merge_memory")

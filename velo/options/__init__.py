@@ -25,6 +25,7 @@ from velo.options.codes import (
     PLAN_CODES,
     code_of,
     gpu_code,
+    plan_name,
 )
 from velo.options.fusion import RRF, Fusion, Weighted, fusion_of, texts_of
 from velo.options.sizes import links_steps, sizes_of
@@ -58,6 +59,7 @@ __all__ = [
     "limit_of",
     "links_steps",
     "memory_bytes",
+    "plan_name",
     "shows_build_options",
     "sizes_of",
     "texts_of",

@@ -84,8 +84,9 @@ class BuildOptions:
     ] = None
     page_codes: Annotated[
         bool | None,
-        "Pages hold whole codes, and a few codes of each lie beside them: an index needs them that is opened "
-        "in less memory than codes take. Left open, they do where --search-memory has no room for codes.",
+        "Pages hold whole codes and list neighbors with their codes, and a few codes of each page are "
+        "stored beside them: an index needs both to open in less memory than codes take. Left open, they do "
+        "if --search-memory has no room for codes.",
     ] = None
     threads: Annotated[int | None, "Worker threads; all cores without it."] = None
     seed: Annotated[int, "Seed of everything random."] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from velo.hints import metric_hint
 METRIC_CODES: Final = {"l2": 0, "ip": 1, "cosine": 2}
 DTYPE_CODES: Final = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 IO_CODES: Final = {"auto": 0, "uring": 1, "threads": 2, "simulated": 3}
-PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2, "pages": 3}
+PLAN_CODES: Final = {"auto": 0, "links_in_memory": 1, "links_on_disk": 2, "walk": 3}
 _GPUS_MAX: Final = 1024
 FILTER_PLANS: Final = {"auto": 0, "late": 1, "gate": 3, "scan": 4}
 
@@ -41,6 +42,14 @@ def gpu_code(device: Any, *, optional: bool = False) -> int:
             argument="device",
         )
     return int(number) + 1
+
+
+def plan_name(plan: Any, *, stacklevel: int = 2) -> Any:
+    """``"walk"`` for its former name ``"pages"``, with a warning at the caller's `stacklevel`."""
+    if plan != "pages":
+        return plan
+    warnings.warn('plan="pages" is now plan="walk"', FutureWarning, stacklevel=stacklevel + 1)
+    return "walk"
 
 
 def code_of(codes: dict[str, int], value: Any, argument: str) -> int:

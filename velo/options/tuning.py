@@ -19,7 +19,7 @@ class OpenTuning:
     ----------
     links_kept : int, optional
         Links of a vertex kept in memory: as many as were built, or 8 and more, rounded down to a step of 24,
-        20, 16, 14, 12, 10 and 8. With 6, 4 or 2 neighbors share a list. With ``plan="pages"`` codes of each
+        20, 16, 14, 12, 10 and 8. With 6, 4 or 2 neighbors share a list. With ``plan="walk"`` codes of each
         page, one of the numbers that the index has.
     queries_in_flight : int, optional
         Queries that a worker interleaves; without it as many as cover the device's latency, as measured while

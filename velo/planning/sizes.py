@@ -1,8 +1,8 @@
 """Memory, disk space and work of an index that does not exist yet, from its shape alone.
 
 Sizes follow from the format. Reads and processor time are those of SIFT descriptors (128 dimensions, ten
-neighbors at recall 0.95), measured at 100,000 and a million vectors on every memory tier, and at ten million
-with 20 %; beyond that they are extrapolated.
+neighbors at recall 0.95), measured at 100,000 and a million vectors, and at ten million with 20 %; beyond
+that they are extrapolated. Without codes of vectors they are simulated (docs/decisions/0024).
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ _OWN_LINKS: Final = {
     2: _Query(15.7, 1.8, 142.0, 1.56),
     1: _Query(37.2, 1.9, 157.0, 2.1),
 }
-#: With codes of pages alone, by how many of them there are for a record, at most.
-_PAGES: Final = (
-    (0.1, _Query(336.0, 3.1, 1_228.0, 3.1)),
-    (0.25, _Query(217.0, 2.0, 934.0, 2.7)),
-    (0.5, _Query(121.0, 1.0, 639.0, 2.2)),
-    (1.0, _Query(67.4, 1.0, 586.0, 2.2)),
-)
+#: Without codes of vectors, by codes per page; simulated, with estimated processor time (decision 0024).
+_WALK: Final = {
+    7: _Query(37.9, 7.9, 350.0, 1.9),
+    3: _Query(40.8, 8.3, 350.0, 1.9),
+    1: _Query(44.0, 8.7, 350.0, 1.9),
+}
 #: Of the pages that queries want, those found in memory where it holds such a share of all.
 _HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3, 0.42, 0.63, 0.8, 1.0))
 #: With links on disk; more bits were not measured.
@@ -207,7 +206,7 @@ def size_plan(
             needed_bytes=error.needed_bytes,
         ) from None
     links, page_codes = int(sizes.links_kept), int(sizes.page_codes_kept)
-    query = _query(int(sizes.memory_bits), links, page_codes, int(sizes.records_per_page))
+    query = _query(int(sizes.memory_bits), links, page_codes)
     memory_parts = _parts(sizes, "memory", _MEMORY_PARTS)
     if sizes.memory_cache_bytes:
         memory_parts["cached pages"] = int(sizes.memory_cache_bytes)
@@ -215,6 +214,8 @@ def size_plan(
         query = query._replace(reads=query.reads * (1 - float(np.interp(cached, *_HITS))))
     disk_parts = _parts(sizes, "disk", _DISK_PARTS)
     grown = _grown(own, (query.growth, max(query.growth, _READS_GROWTH_LEAST)))
+    # With links on disk a longer way to the nearest takes more rounds; without codes later rounds are larger.
+    more_rounds = 1.0 if links else math.sqrt(grown) if page_codes else grown
     work = _BUILD_US * 1e-6 * _grown(own, _BUILD_GROWTH) * (1 + _BUILD_SHARE_OF_DIM * (dim / 128 - 1))
     return SizePlan(
         rows=rows,
@@ -233,8 +234,7 @@ def size_plan(
         },
         build_core_s=rows * work,
         reads=query.reads * grown,
-        # With links on disk a longer way to the nearest is more rounds; so are pages beyond a burst.
-        rounds=max(1.0, query.rounds * (1.0 if links else grown)),
+        rounds=max(1.0, query.rounds * more_rounds),
         query_core_us=query.core_us * _grown(own, _QUERY_GROWTH),
         measured=own <= MEASURED_ROWS_MAX,
     )
@@ -251,10 +251,10 @@ def _grown(rows: int, growth: tuple[float, float]) -> float:
     return float(growth[0 if tens < 0 else 1] ** np.clip(tens, -2, 4))
 
 
-def _query(memory_bits: int, links: int, page_codes: int, records_per_page: int) -> _Query:
+def _query(memory_bits: int, links: int, page_codes: int) -> _Query:
     """The cost of a query over a million descriptors."""
     if page_codes:
-        return next(query for most, query in _PAGES if page_codes <= max(1.0, most * records_per_page))
+        return next(query for count, query in _WALK.items() if page_codes >= count)
     if links == 0:
         return _LINKS_ON_DISK[min(memory_bits, max(_LINKS_ON_DISK))]
     own = _OWN_LINKS[min(memory_bits, max(_OWN_LINKS))]

@@ -179,10 +179,10 @@ class SearchResult(Hits):
     stats : mapping of str to ndarray of shape (nq,)
         ``reads``, ``rounds`` (dependent read rounds), ``bytes_read``, ``shared_reads`` (pages
         obtained from the read of another query, not in ``reads``), ``cache_hits``, ``estimates``
-        (distances estimated from codes in memory), ``expanded`` (vertices whose links were expanded),
-        ``filtered`` (traversed vertices that failed the filter), ``records_scored``,
-        ``records_used``, ``outside`` (1 if the query is outside the rows), ``latency_us`` (time in the
-        worker).
+        (distances estimated from codes in memory), ``expanded`` (vertices whose links were expanded, or
+        pages whose tables of neighbors were), ``filtered`` (of them, those that failed the filter),
+        ``records_scored``, ``records_used``, ``outside`` (1 if the query is outside the rows),
+        ``latency_us`` (time in the worker).
     metadata : pyarrow.Table, list of pyarrow.Table, or None
         The columns of ``return_metadata``, one row per hit, in the order of ``ids``: a table for
         a single query, a list of tables for several.

@@ -56,7 +56,7 @@ def _reason(chosen: str, option: str, matches: float, costs: dict[str, FilterCos
     if matches == 0:
         return "nothing passes, so nothing is looked at"
     if not (costs["scan"].possible or costs["late"].possible):
-        return "pages are ranked, and only those are read on which something passes"
+        return "pages with a match are read, and others only where they lead to one"
     other = costs["gate"] if costs["gate"].possible else costs["late"]
     if chosen == "scan":
         return f"looking at all that pass takes less than a walk of {other.expanded:,.0f} hops"

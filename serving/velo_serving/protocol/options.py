@@ -158,7 +158,7 @@ class ServeOptions:
     ] = None
     threads: Annotated[int | None, Option("shards", "Worker threads; all cores without it.")] = None
     io: Annotated[str, Option("shards", "auto, uring or threads.")] = "auto"
-    plan: Annotated[str, Option("shards", "auto, links_in_memory, links_on_disk or pages.")] = "auto"
+    plan: Annotated[str, Option("shards", "auto, links_in_memory, links_on_disk or walk.")] = "auto"
     replicas: Annotated[int, Option("shards", "Processes or actors of each shard.", least=1)] = 1
     writable: Annotated[bool, Option("shards", "Let clients write rows.")] = False
     durability: Annotated[

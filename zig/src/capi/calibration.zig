@@ -82,7 +82,7 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
     const expected_out = try common.need("expectation_out", expectation_out);
     const o = try common.read(call.SearchOptions, "options", options);
     var diagnostic: index.Diagnostic = .{};
-    var plan: search.Plan = .pages;
+    var plan: search.Plan = .walk;
     var chosen: MemoryPlan = std.mem.zeroes(MemoryPlan);
     // The share of pages that have room in memory.
     var cached: f32 = 0;
@@ -93,12 +93,7 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
         if (links) |kept| {
             chosen.links_kept = kept.kept;
             chosen.links_bytes = kept.bytes;
-            const left_bytes = memory_bytes -| (chosen.codes_bytes + chosen.links_bytes + chosen.pages_bytes);
-            for (search.PageCaches.within(&self.reader, left_bytes), 0..) |within, file| if (within) |cache| {
-                const pages = cache.pages();
-                chosen.cache_bytes += pages * @as(u64, cache.page_size);
-                if (file == 0) cached = @as(f32, @floatFromInt(pages)) / @as(f32, @floatFromInt(cache.page_count));
-            };
+            cached = add_caches(&chosen, &self.reader, memory_bytes);
         } else chosen.cache_bytes = memory_bytes -| (chosen.codes_bytes + chosen.pages_bytes);
     } else |err| {
         if (err != error.BudgetTooSmall) return common.report_index(err, &diagnostic);
@@ -107,12 +102,25 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
         const kept = of_pages orelse return common.report_index(err, &diagnostic);
         chosen.page_codes_kept = kept.kept;
         chosen.codes_bytes = kept.bytes;
+        cached = add_caches(&chosen, &self.reader, memory_bytes);
     }
     chosen.plan = common.number_of(common.Plan, plan);
     const calibration: search.Calibration = .of(self.reader.manifest(), plan, @max(chosen.links_kept, chosen.page_codes_kept));
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
     common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration, cached));
+}
+
+/// Page caches in what codes and links leave; returns the share of pages that have room.
+fn add_caches(chosen: *MemoryPlan, reader: *const index.Reader, memory_bytes: u64) f32 {
+    var cached: f32 = 0;
+    const left_bytes = memory_bytes -| (chosen.codes_bytes + chosen.links_bytes + chosen.pages_bytes);
+    for (search.PageCaches.within(reader, left_bytes), 0..) |within, file| if (within) |cache| {
+        const pages = cache.pages();
+        chosen.cache_bytes += pages * @as(u64, cache.page_size);
+        if (file == 0) cached = @as(f32, @floatFromInt(pages)) / @as(f32, @floatFromInt(cache.page_count));
+    };
+    return cached;
 }
 
 // ---- plans of filters ----

@@ -186,7 +186,7 @@ const Newer = extern struct { struct_size: u32, k: u32, recall: f32, burst: u32 
 // Numbers of velo.h for values that other rooms name.
 
 /// As velo_plan.
-pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2, pages = 3 };
+pub const Plan = enum(i32) { auto = 0, links_in_memory = 1, links_on_disk = 2, walk = 3 };
 /// As velo_io.
 pub const Io = enum(i32) { auto = 0, uring = 1, threads = 2, simulated = 3 };
 /// As velo_search_options.filter_plan.

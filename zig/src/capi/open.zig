@@ -72,17 +72,17 @@ fn open_reader(path: [:0]const u8, o: *const OpenOptions, plan: common.Plan, cac
     const kept = if (o.links_kept == 0 or o.links_kept == std.math.maxInt(u32)) null else o.links_kept;
     var options: index.reader.Options = .{
         .links_kept = kept,
-        .page_codes_kept = if (plan == .pages) kept else null,
+        .page_codes_kept = if (plan == .walk) kept else null,
         .memory_bytes = o.memory_bytes - cache_budget.reserved_bytes(),
         .links = switch (plan) {
-            .auto, .pages => if (without_pages) .in_memory else .where_room,
+            .auto, .walk => if (without_pages) .in_memory else .where_room,
             .links_in_memory => .in_memory,
             .links_on_disk => .on_disk,
         },
         .page_codes = switch (plan) {
             .auto => .where_short,
             .links_in_memory, .links_on_disk => .never,
-            .pages => .always,
+            .walk => .always,
         },
         .threads = threads,
     };
@@ -100,7 +100,7 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names, o
     const cache_budget: search.CacheBudget = .{ .memory_bytes = o.memory_bytes, .share = o.cache_share, .pages_bytes = o.cache_bytes };
     self.reader = try open_reader(path, o, names.plan, cache_budget, threads, other);
     errdefer self.reader.deinit();
-    const found: search.Plan = if (self.reader.page_codes != null) .pages else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
+    const found: search.Plan = if (self.reader.page_codes_kept() > 0) .walk else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
     self.completed = .{};

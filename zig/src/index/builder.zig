@@ -61,6 +61,8 @@ pub const Builder = struct {
     sample: []f32,
     sampled: u32 = 0,
     centers: ?quant.Centers = null,
+    /// Of codes in tables and of pages; null in builds without them.
+    product: ?quant.Product = null,
 
     /// Of the rows that `scan` saw, each after the other.
     content: u64 = 0,
@@ -112,14 +114,17 @@ pub const Builder = struct {
         @memset(mean, 0);
         var rotation = try quant.Rotation.init(allocator, options.dim, options.seed);
         errdefer rotation.deinit(allocator);
-        const sample = try base.alloc_untouched(allocator, f32, @as(usize, quant.Centers.sample_for(options.n, params.dim)) * params.dim);
+        const code_bytes = options.page_geometry(params, 0).code_bytes;
+        const of_centers = quant.Centers.sample_for(options.n, params.dim);
+        const sampled_max = if (code_bytes > 0) @max(of_centers, quant.Product.sample_for(options.n, params.dim)) else of_centers;
+        const sample = try base.alloc_untouched(allocator, f32, @as(usize, sampled_max) * params.dim);
         errdefer base.free_untouched(allocator, sample);
         const encoders = try allocator.alloc(EncodeThread, @max(1, options.threads));
         errdefer allocator.free(encoders);
         var made: usize = 0;
         errdefer for (encoders[0..made]) |*encoder| encoder.deinit(allocator);
         for (encoders) |*encoder| {
-            encoder.* = try EncodeThread.init(allocator, options.dim, params);
+            encoder.* = try EncodeThread.init(allocator, options.dim, params, code_bytes);
             made += 1;
         }
         self.* = .{
@@ -168,6 +173,7 @@ pub const Builder = struct {
         if (self.written) |*written| written.deinit(allocator);
         base.free_untouched(allocator, self.sample);
         if (self.centers) |*centers| centers.deinit(allocator);
+        if (self.product) |*product| product.deinit(allocator);
         self.rotation.deinit(allocator);
         allocator.free(self.mean);
         allocator.free(self.path);
@@ -260,6 +266,8 @@ pub const Builder = struct {
         if (self.options.metric == .l2) self.remote_norm2 = try space.remote_norm2(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         try space.pull_in(self.allocator, self.sample[0 .. self.sampled * dim], dim);
         self.centers = try quant.Centers.train(self.allocator, dim, self.sample[0 .. self.sampled * dim], quant.Centers.count_for(self.options.n));
+        const mean = try self.allocator.dupe(f32, self.mean);
+        defer self.allocator.free(mean);
         if (self.warm_start_codes) |*codes| if (try codes.centers_for(&self.rotation, self.mean, &self.centers.?, self.sample[0 .. self.sampled * dim])) |centers| {
             self.centers.?.deinit(self.allocator);
             self.centers = centers;
@@ -267,8 +275,20 @@ pub const Builder = struct {
             self.remote_norm2 = @max(self.remote_norm2, codes.opened.header.remote_norm2);
             codes.is_copied = true;
         };
+        if (self.page_geometry().code_bytes > 0) try self.make_product(mean);
         base.free_untouched(self.allocator, self.sample);
         self.sample = &.{};
+    }
+
+    /// `mean` was subtracted from the rows of the sample.
+    fn make_product(self: *Builder, mean: []const f32) error{OutOfMemory}!void {
+        const dim = self.options.dim;
+        const row = self.encoders[0].row[0..dim];
+        for (0..self.sampled) |i| {
+            self.rotation.undo(self.sample[i * self.params.dim ..][0..self.params.dim], row);
+            for (self.sample[i * dim ..][0..dim], row, mean, self.mean) |*value, turned_back, subtracted, own| value.* = turned_back + (subtracted - own);
+        }
+        self.product = try quant.Product.train(self.allocator, self.sample[0 .. self.sampled * dim], dim, self.page_geometry().code_bytes, self.options.seed);
     }
 
     /// `row` as codes are made of it.
@@ -394,7 +414,7 @@ pub const Builder = struct {
                 return false;
             };
         }
-        self.work_codes = .init(codes, self.params);
+        self.work_codes = .init(codes, self.params, self.page_geometry().code_bytes);
         self.work_codes.?.errors = encoded.errors;
         self.work_points = .init(points, self.params.dim);
         return true;
@@ -402,10 +422,11 @@ pub const Builder = struct {
 
     fn begin_encoding(self: *Builder, diagnostic: *Diagnostic) Error!void {
         const n: u32 = @intCast(self.options.n);
-        const row_bytes = work.row_bytes_of(self.params);
+        const code_bytes = self.page_geometry().code_bytes;
+        const row_bytes = work.row_bytes_of(self.params) + code_bytes;
         const warm_start_bytes = if (self.warm_start) |*warm_start| warm_start.memory_bytes(self.options.degree) + warm_start.codes_bytes(self.params) else 0;
         const held = option_room.held(self.options, self.plan, self.params, row_bytes, warm_start_bytes);
-        self.work_codes = .init(try self.work_file(work.codes_name, held.codes, self.options.n * row_bytes, diagnostic), self.params);
+        self.work_codes = .init(try self.work_file(work.codes_name, held.codes, self.options.n * row_bytes, diagnostic), self.params, code_bytes);
         self.work_points = if (held.points) try work.PointsFile.hold(self.allocator, n, self.params.dim) else .init(try self.work_file(work.points_name, false, 0, diagnostic), self.params.dim);
         const vector_bytes = self.options.dim * self.options.dtype.bytes();
         if (self.options.store_vectors) self.work_vectors = try self.work_file(work.vectors_name, held.vectors, self.options.n * vector_bytes, diagnostic);
@@ -509,7 +530,7 @@ pub const Builder = struct {
         defer if (codes) |*own| own.deinit();
         var built = try make_graph(self, n, &codes, diagnostic);
         defer built.deinit(allocator);
-        var placed = try make_placement(self, &built, self.page_geometry().page_size, &codes, diagnostic);
+        var placed = try make_placement(self, &built, &codes, diagnostic);
         defer placed.deinit(allocator);
         if (codes) |*own| own.deinit();
         codes = null;
@@ -530,7 +551,7 @@ pub const Builder = struct {
         var partitions = try Partitions.build(self, diagnostic);
         defer partitions.deinit();
         const found = try resume_room.load_placed(allocator, self.dir, self.identity(), partitions.n);
-        var placed = found orelse try partitions.place(self.page_geometry().page_size);
+        var placed = found orelse try partitions.place();
         errdefer placed.deinit(allocator);
         if (found == null and !self.options.transient) try resume_room.save_placed(allocator, self.dir, self.identity(), &placed, diagnostic);
         const lists = try partitions.placed_lists(placed.placement.order);
@@ -558,8 +579,11 @@ pub const Builder = struct {
             .params = self.params,
             .geometry = self.page_geometry(),
             .links_kept = self.options.links(),
+            .rotation = &self.rotation,
+            .product = if (self.product) |*product| product else null,
+            .page_records = self.options.page_records(self.page_geometry()),
             .header = .{
-                .format_version = layout.format_version_of(self.options.page_codes),
+                .format_version = layout.format_version_of(self.options.page_codes, self.options.page_codes),
                 .entry_vertex = 0,
                 .n = n,
                 .dim_in = self.options.dim,
@@ -614,7 +638,7 @@ pub const Builder = struct {
             .null;
         const o = self.options;
         const text = try layout.manifest.write(arena.allocator(), &.{
-            .format_version = layout.format_version_of(o.page_codes),
+            .format_version = layout.format_version_of(o.page_codes, o.page_codes),
             .uuid = &self.uuid,
             .n = o.n,
             .dim = o.dim,
@@ -629,6 +653,9 @@ pub const Builder = struct {
             .links_built = written.links_built,
             .page_links = o.page_links,
             .page_codes = o.page_codes,
+            .page_tables = o.page_codes,
+            .code_bytes = self.page_geometry().code_bytes,
+            .page_records = o.page_records(self.page_geometry()),
             .page_size = written.page_size,
             .page_count = written.page_count,
             .edges = written.edges,
@@ -681,7 +708,10 @@ const EncodeThread = struct {
     row: []f32, // dim
     rotated: []f32, // dim_code
     code: []u16,
+    /// `stored_bytes` for each row, with its product code at the end.
     stored: []u8,
+    stored_bytes: usize,
+    product_scratch: []f32,
     points: quant.BuildCodes,
     errors: work.CodeErrors = .{},
     /// Of these rows of the run `stored` has the codes already.
@@ -694,7 +724,7 @@ const EncodeThread = struct {
     first: u64 = 0,
     count: u32 = 0,
 
-    pub fn init(allocator: std.mem.Allocator, dim: u32, params: quant.CodeParams) Error!EncodeThread {
+    pub fn init(allocator: std.mem.Allocator, dim: u32, params: quant.CodeParams, code_bytes: u32) Error!EncodeThread {
         var encoder = try quant.Encoder.init(allocator, params);
         errdefer encoder.deinit(allocator);
         var build_encoder = try quant.Encoder.init(allocator, quant.BuildCodes.params_of(params.dim));
@@ -705,10 +735,23 @@ const EncodeThread = struct {
         errdefer allocator.free(rotated);
         const code = try allocator.alloc(u16, params.dim);
         errdefer allocator.free(code);
-        const stored = try allocator.alloc(u8, run_rows * work.row_bytes_of(params));
+        const stored_bytes = work.row_bytes_of(params) + code_bytes;
+        const stored = try allocator.alloc(u8, run_rows * stored_bytes);
         errdefer allocator.free(stored);
+        const product_scratch = try allocator.alloc(f32, if (code_bytes > 0) @min(dim, quant.Product.axes_max) else 0);
+        errdefer allocator.free(product_scratch);
         const points = try quant.BuildCodes.init(run_rows, params.dim);
-        return .{ .encoder = encoder, .build_encoder = build_encoder, .row = row, .rotated = rotated, .code = code, .stored = stored, .points = points };
+        return .{
+            .encoder = encoder,
+            .build_encoder = build_encoder,
+            .row = row,
+            .rotated = rotated,
+            .code = code,
+            .stored = stored,
+            .stored_bytes = stored_bytes,
+            .product_scratch = product_scratch,
+            .points = points,
+        };
     }
 
     pub fn deinit(self: *EncodeThread, allocator: std.mem.Allocator) void {
@@ -718,6 +761,7 @@ const EncodeThread = struct {
         allocator.free(self.rotated);
         allocator.free(self.code);
         allocator.free(self.stored);
+        allocator.free(self.product_scratch);
         self.points.deinit();
     }
 
@@ -736,14 +780,16 @@ const EncodeThread = struct {
         const b = self.builder;
         const params = b.params;
         const row_bytes = b.options.dim * b.options.dtype.bytes();
-        const stored_bytes = work.row_bytes_of(params);
+        const code_begin = work.row_bytes_of(params);
         for (0..self.count) |i| {
+            const stored = self.stored[i * self.stored_bytes ..][0..self.stored_bytes];
             space.convert(b.options.dtype, self.rows[i * self.stride ..][0..row_bytes], self.row);
             if (!space.is_finite(self.row)) {
                 self.changed_row = self.first + i;
                 return;
             }
             b.to_code_space(self.row, self.rotated);
+            if (b.product) |*product| product.encode(self.product_scratch, self.row, stored[code_begin..]);
             self.points.set(@intCast(i), &self.build_encoder, self.rotated, self.code);
             if (self.has_code.isSet(i)) continue;
             const centers = &b.centers.?;
@@ -751,7 +797,7 @@ const EncodeThread = struct {
             for (self.rotated, centers.at(center)) |*value, own| value.* -= own;
             const factors = self.encoder.encode(self.rotated, self.code);
             const kept = self.encoder.store_factors(space.form(b.options.metric), self.code, factors, centers.at(center), centers.norms2[center]);
-            work.store_row(params, self.code, center, &factors, &kept, self.stored[i * stored_bytes ..][0..stored_bytes], &self.errors);
+            work.store_row(params, self.code, center, &factors, &kept, stored, &self.errors);
         }
     }
 };
@@ -853,7 +899,6 @@ const WarmStartCodes = struct {
         const header = &self.opened.header;
         const tan2_upper = @as(f64, header.tan_upper) * header.tan_upper;
         const tan2_full = @as(f64, header.tan_full) * header.tan_full;
-        const row_bytes = work.row_bytes_of(self.opened.codes.params);
         for (0..thread.count) |i| {
             const vertex = self.vertex_of(thread.first + i) orelse continue;
             if (!self.is_copied) {
@@ -862,7 +907,7 @@ const WarmStartCodes = struct {
                 thread.errors.tan2_full += tan2_full;
                 continue;
             }
-            const f_upper = try self.copy(vertex, thread.stored[i * row_bytes ..][0..row_bytes], diagnostic);
+            const f_upper = try self.copy(vertex, thread.stored[i * thread.stored_bytes ..][0..thread.stored_bytes], diagnostic);
             thread.has_code.set(i);
             if (!(f_upper > 0)) continue;
             thread.errors.tan2_upper += tan2_upper;
@@ -1002,12 +1047,12 @@ pub fn graph_options(builder: *Builder, seed: u64) graph.BuildOptions {
     };
 }
 
-fn make_placement(builder: *Builder, built: *const graph.Graph, page_bytes: u32, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
+fn make_placement(builder: *Builder, built: *const graph.Graph, codes: *?quant.BuildCodes, diagnostic: *Diagnostic) Error!resume_room.Placed {
     const allocator = builder.allocator;
     builder.control.enter(.place, built.n);
     if (try resume_room.load_placed(allocator, builder.dir, builder.identity(), built.n)) |placed| return placed;
     const points = try load_points(builder, built.n, codes, diagnostic);
-    var placement = try place_whole(builder, built, points, page_bytes, diagnostic);
+    var placement = try place_whole(builder, built, points, diagnostic);
     errdefer placement.deinit(allocator);
     const tau = try graph.affinity_threshold(quant.BuildCodes, allocator, points, built.n, builder.options.affinity_percent, builder.options.seed);
     const colors = try graph.color(quant.BuildCodes, allocator, points, &placement, tau);
@@ -1020,39 +1065,46 @@ fn make_placement(builder: *Builder, built: *const graph.Graph, page_bytes: u32,
 /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
 /// sizes come from experience, and a second placement knows better. Where a former index was placed, its order tells
 /// them, and no first placement is made.
-fn place_whole(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, diagnostic: *Diagnostic) Error!graph.Placement {
+fn place_whole(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Placement {
     const sizes = try base.alloc_untouched(builder.allocator, u16, built.n);
     defer base.free_untouched(builder.allocator, sizes);
     for (sizes, built.degrees) |*size, degree| size.* = size_guess(builder, degree);
-    if (builder.options.page_links) {
+    if (sizes_vary(builder)) {
         builder.control.enter(.place, built.n);
-        const order = try draft_order(builder, built, points, page_bytes, sizes, diagnostic);
+        const order = try draft_order(builder, built, points, sizes, diagnostic);
         defer base.free_untouched(builder.allocator, order);
         try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.page_geometry(), sizes, diagnostic);
     }
     builder.control.enter(.place, built.n);
-    return place_points(builder, built, points, page_bytes, sizes, false, diagnostic);
+    return place_points(builder, built, points, sizes, false, diagnostic);
 }
 
-fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
+fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
     if (builder.warm_start) |*warm_start| return warm_start.order(builder.allocator, built);
-    const first = try place_points(builder, built, points, page_bytes, sizes, true, diagnostic);
+    const first = try place_points(builder, built, points, sizes, true, diagnostic);
     base.free_untouched(builder.allocator, first.page_first);
     return first.order;
 }
 
-/// Bytes of a record with so many neighbors in a page, by experience; exact if pages hold no lists.
+/// Whether records differ in what they take of a page. Of a page with a table each takes the same share, whatever its list has.
+fn sizes_vary(builder: *const Builder) bool {
+    return builder.options.page_links and !builder.options.page_codes;
+}
+
+/// Bytes of a record with so many neighbors in a page, by experience; exact if sizes do not vary.
 fn size_guess(builder: *const Builder, degree: usize) u16 {
     const fixed = builder.page_geometry().record_bytes();
-    if (!builder.options.page_links) return @intCast(fixed);
+    if (!sizes_vary(builder)) return @intCast(fixed);
     const bits_per_edge = @max(6, 12.9 + 0.7 * (@log2(@as(f64, @floatFromInt(builder.options.n)) + 1) - @log2(1e6)));
     const list_bytes = 1.5 + bits_per_edge * @as(f64, @floatFromInt(degree)) / 8;
     return @intCast(fixed + @as(u32, @intFromFloat(@ceil(list_bytes))));
 }
 
-fn place_points(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, page_bytes: u32, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
+fn place_points(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, sizes: []const u16, draft: bool, diagnostic: *Diagnostic) Error!graph.Placement {
+    const geometry = builder.page_geometry();
+    const records = builder.options.page_records(geometry);
     const options: graph.PlaceOptions = .{
-        .page_bytes_budget = page_bytes - layout.page.header_bytes,
+        .page_bytes_budget = if (records > 0) records * geometry.record_bytes() else geometry.page_size - layout.page.header_bytes,
         .record_bytes = sizes,
         .draft = draft,
         .threads = builder.options.threads,
@@ -1468,7 +1520,7 @@ pub const Partitions = struct {
     }
 
     /// All partitions' pages one after another, as `Builder.place` makes those of one graph.
-    pub fn place(self: *Partitions, page_size: u32) Error!resume_room.Placed {
+    pub fn place(self: *Partitions) Error!resume_room.Placed {
         const allocator = self.allocator;
         const ranks = try base.alloc_untouched(allocator, u32, self.n);
         defer base.free_untouched(allocator, ranks);
@@ -1485,17 +1537,17 @@ pub const Partitions = struct {
         defer base.free_untouched(allocator, sizes);
         var threshold: f32 = 0;
         {
-            var draft = try self.place_with(page_size, ranks, null, &threshold);
+            var draft = try self.place_with(ranks, null, &threshold);
             defer draft.deinit(allocator);
-            if (!self.builder.options.page_links) {
+            if (!sizes_vary(self.builder)) {
                 @memset(sizes, size_guess(self.builder, 0));
             } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, draft.placement.order, self.builder.page_geometry(), sizes, self.diagnostic);
         }
-        return self.place_with(page_size, ranks, sizes, &threshold);
+        return self.place_with(ranks, sizes, &threshold);
     }
 
     /// Without sizes a draft: it has no colors, and finds out at which distance vectors are affine.
-    fn place_with(self: *Partitions, page_size: u32, ranks: []const u32, sizes: ?[]const u16, threshold: *f32) Error!resume_room.Placed {
+    fn place_with(self: *Partitions, ranks: []const u32, sizes: ?[]const u16, threshold: *f32) Error!resume_room.Placed {
         const allocator = self.allocator;
         const options = &self.builder.options;
         const draft = sizes == null;
@@ -1510,7 +1562,7 @@ pub const Partitions = struct {
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
             defer loaded.deinit(allocator);
-            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, page_size, loaded.sizes, draft, self.diagnostic);
+            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, draft, self.diagnostic);
             defer placement.deinit(allocator);
             const first: u32 = @intCast(order.items.len);
             if (draft) {

@@ -47,6 +47,7 @@ fn check_pages(allocator: std.mem.Allocator, opened: *const reader.Reader, pages
         if (opened.page_geometry().lists) for (0..view.record_count) |record| {
             _ = try walk.list(&view, @intCast(record), &ids, diagnostic);
         };
+        _ = try walk.table(&view, &ids, diagnostic);
         pages_checked.* += 1;
     }
 }

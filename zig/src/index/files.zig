@@ -353,7 +353,7 @@ pub fn read_manifest(allocator: std.mem.Allocator, dir: std.fs.Dir, path: []cons
     return layout.manifest.parse(allocator, text) catch |err| switch (err) {
         error.OutOfMemory => error.OutOfMemory,
         error.NewerVersion => {
-            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.format_version_of(true)});
+            diagnostic.in_file(layout.manifest.file_name, "this index was written by a newer version of velo (this one reads formats up to {d})", .{layout.manifest.format_version_newest});
             return error.UnsupportedVersion;
         },
         error.OlderVersion => {

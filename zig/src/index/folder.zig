@@ -22,6 +22,7 @@ pub const large_work_names = [_][]const u8{
     work.parts_name,
     work.lists_name,
     work.placed_lists_name,
+    work.placed_codes_name,
 };
 pub const small_work_names = [_][]const u8{
     resume_room.encode_name,

@@ -9,7 +9,9 @@ pub const Dtype = space.Dtype;
 pub const builder = @import("builder.zig");
 pub const Builder = builder.Builder;
 pub const Walker = @import("options.zig").Walker;
+pub const page_size_most = @import("options.zig").page_size_most;
 pub const WarmStart = @import("warm_start.zig").WarmStart;
+pub const PageProducts = @import("page_codes.zig").PageProducts;
 pub const recommit = @import("committed.zig").recommit;
 pub const space = @import("space.zig");
 pub const store_calibration = @import("committed.zig").store_calibration;
@@ -37,4 +39,5 @@ test {
     _ = @import("committed.zig");
     _ = @import("index_test.zig");
     _ = @import("partitions_test.zig");
+    _ = @import("tables_test.zig");
 }

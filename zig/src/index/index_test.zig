@@ -384,7 +384,7 @@ test "codes tell vectors as well as they promise, and an index made of them and 
     for ([_]@TypeOf(stored.metric){ .l2, .ip, .cosine }) |metric| for ([_]u32{ 20, 100 }) |dim| for ([_][2]u32{ .{ 4, 6 }, .{ 2, 0 }, .{ 6, 2 } }) |bits| for ([_]Came{ .near, .far, .few_far }) |kind| {
         var diagnostic: Diagnostic = .{};
         errdefer std.debug.print("{t}, dim {d}, bits {any}, {t}: {s} {s}\n", .{ metric, dim, bits, kind, diagnostic.message(), diagnostic.file() });
-        var options: Options = .{ .dim = dim, .n = n, .metric = metric, .dtype = .f32, .memory_bits = bits[0], .record_bits = bits[1], .degree = 8, .build_list_size = 16, .page_links = dim != 20 };
+        var options: Options = .{ .dim = dim, .n = n, .metric = metric, .dtype = .f32, .memory_bits = bits[0], .record_bits = bits[1], .degree = 8, .build_list_size = 16, .page_links = dim != 20, .page_codes = dim == 100 };
         const rows = try random_rows(testing.allocator, n, dim, 5);
         defer testing.allocator.free(rows);
         @memset(rows[3 * dim ..][0..dim], 0);

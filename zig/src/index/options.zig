@@ -22,6 +22,16 @@ pub const Walker = struct {
     end: *const fn (context: *anyopaque) void,
 };
 
+/// The largest page that a budget leads to for vectors of that many dimensions: segments of one folder may differ.
+pub fn page_size_most(dim: u32) u32 {
+    var most: u32 = 0;
+    for ([_]bool{ false, true }) |page_codes| {
+        const options: Options = .{ .dim = dim, .n = 1, .metric = .l2, .dtype = .f32, .page_codes = page_codes };
+        most = @max(most, options.page_geometry(.{ .dim = quant.dim_code_of(dim), .memory_bits = 4, .record_bits = 6 }, 0).page_size);
+    }
+    return most;
+}
+
 pub const Options = struct {
     dim: u32,
     n: u64,
@@ -36,7 +46,8 @@ pub const Options = struct {
     links_kept: ?u32 = null,
     /// Pages hold the neighbor lists of their records: what links on disk need. Without them a page holds more records.
     page_links: bool = true,
-    /// Pages hold whole codes, and page_codes.bin a few codes of each page: what searches need where codes have no room.
+    /// Pages hold whole codes and a table of neighbors, and page_codes.bin a few codes of each page: what searches need where codes
+    /// have no room.
     page_codes: bool = false,
     threads: u32 = 1,
     /// The threads that link and place run while processors have nothing else to do.
@@ -68,14 +79,38 @@ pub const Options = struct {
             .lower_bytes = @intCast(params.lower_bytes()),
             .salt = salt,
             .lists = true,
-            .upper_bytes = if (self.page_codes) @intCast(params.upper_bytes()) else 0,
         };
+        if (self.page_codes) {
+            geometry.lists = self.page_links;
+            geometry.upper_bytes = @intCast(params.upper_bytes());
+            geometry.code_bytes = quant.Product.parts_for(self.dim);
+            while (geometry.page_size < base.limits.page_size_max and
+                table_records_min * self.record_guess(geometry) * 100 > 76 * (geometry.page_size - layout.page.header_bytes)) geometry.page_size *= 2;
+            return geometry;
+        }
         // The smallest page that holds a handful of the largest records.
         const list_bytes_max = 1 + self.degree * (layout.adjacency.code_length_max + 31) / 8 + 1;
         while (geometry.page_size < base.limits.page_size_max and
             geometry.bytes_needed(4, 4 * @min(list_bytes_max, self.degree * 3)) > geometry.page_size) geometry.page_size *= 2;
         geometry.lists = self.page_links;
         return geometry;
+    }
+
+    /// Records of a page with a table, and bytes of a record with its list, if pages hold these.
+    const table_records_min = 4;
+    const table_records_max = 13;
+
+    fn record_guess(self: *const Options, geometry: layout.page.Geometry) u32 {
+        return geometry.record_bytes() + if (geometry.lists) 2 + self.degree * 13 / 8 else 0;
+    }
+
+    /// Records that a page is to hold beside its table; 0 if pages have none.
+    pub fn page_records(self: *const Options, geometry: layout.page.Geometry) u32 {
+        if (geometry.code_bytes == 0) return 0;
+        const room = geometry.page_size - layout.page.header_bytes - layout.page.table_bytes_min;
+        const record = self.record_guess(geometry);
+        const wanted = std.math.clamp(room * 6 / 10 / record, table_records_min, table_records_max);
+        return @max(1, @min(wanted, room / record));
     }
 
     /// Options that a build must share with another to go on from its work, its input aside.

@@ -60,8 +60,10 @@ pub const Reader = struct {
     links_kept: u32 = 0,
     /// Shared links, where there is no room for those of vertices.
     block_adjacency: ?block_adjacency.BlockAdjacency = null,
-    /// In the place of codes and links.
+    /// In the place of codes and links; of an index of format 6.
     page_codes: ?page_codes.PageCodes = null,
+    /// The same of an index whose pages have tables.
+    page_products: ?page_codes.PageProducts = null,
     vectors: ?Vectors = null,
     /// Of an open index that searches read through descriptors of their own: then the reader has closed its files.
     closed: ?struct {
@@ -87,6 +89,14 @@ pub const Reader = struct {
             var second: Diagnostic = .{};
             return open_as(allocator, path, of_pages, &second) catch |another| {
                 if (another == error.Unsupported) return err; // it has none
+                // Of few rows codes take less: then they are the least that an error names.
+                if (another == error.BudgetTooSmall and diagnostic.needed_bytes < second.needed_bytes) {
+                    of_pages.page_codes = .never;
+                    return open_as(allocator, path, of_pages, diagnostic) catch |least| {
+                        if (least != error.BudgetTooSmall or diagnostic.needed_bytes >= second.needed_bytes) diagnostic.* = second;
+                        return another;
+                    };
+                }
                 diagnostic.* = second;
                 return another;
             };
@@ -153,7 +163,11 @@ pub const Reader = struct {
         const level = if (levels) |*found| try page_codes.Chosen.of(found, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
         // `open` goes on with codes of pages; those of vectors are not even loaded.
         if (m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
-            codes_file.bytes + directory.memory_bytes() > options.memory_bytes) return error.BudgetTooSmall;
+            codes_file.bytes + directory.memory_bytes() > options.memory_bytes)
+        {
+            diagnostic.needed_bytes = codes_file.bytes + directory.memory_bytes();
+            return error.BudgetTooSmall;
+        }
         const is_whole = options.codes and level == null;
         const codes_bytes = if (is_whole) codes_file.bytes else header.codes_offset();
         var codes_memory = try base.AlignedBytes.alloc(std.math.cast(usize, codes_bytes) orelse return error.OutOfMemory, .{ .huge_pages = true });
@@ -177,8 +191,8 @@ pub const Reader = struct {
             .tan_full = header.tan_full,
         };
         if (!files.codes_valid(&codes) or !files.all_finite(mean) or !files.all_finite(codes.centers)) return files.bad_file(diagnostic, files.file_codes);
-        var of_pages: ?page_codes.PageCodes = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, &codes, diagnostic) else null;
-        errdefer if (of_pages) |*found| found.deinit();
+        var of_pages: ?page_codes.Loaded = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, header.dim_in, &codes, diagnostic) else null;
+        errdefer if (of_pages) |*found| found.deinit(allocator);
 
         var self: Reader = .{
             .allocator = allocator,
@@ -195,7 +209,10 @@ pub const Reader = struct {
             .codes_memory = codes_memory,
             .codes = codes,
             .directory = directory,
-            .page_codes = of_pages,
+        };
+        if (of_pages) |found| switch (found) {
+            .uppers => |uppers_of_pages| self.page_codes = uppers_of_pages,
+            .products => |products_of_pages| self.page_products = products_of_pages,
         };
         const resident = self.memory_codes_bytes() + self.memory_pages_bytes();
         if (options.memory_bytes > 0 and resident > options.memory_bytes)
@@ -242,6 +259,7 @@ pub const Reader = struct {
         self.rotation.deinit(self.allocator);
         self.allocator.free(self.mean);
         if (self.page_codes) |*found| found.deinit();
+        if (self.page_products) |*found| found.deinit(self.allocator);
         self.codes_memory.free();
         self.parsed.deinit();
     }
@@ -344,7 +362,12 @@ pub const Reader = struct {
 
     /// Codes of each page in memory.
     pub fn page_codes_kept(self: *const Reader) u32 {
-        return if (self.page_codes) |*found| found.count else 0;
+        return if (self.page_codes) |*found| found.count else if (self.page_products) |*found| found.count else 0;
+    }
+
+    /// Whether pages end with a table of neighbors.
+    pub fn has_tables(self: *const Reader) bool {
+        return self.manifest().page_tables;
     }
 
     /// Whether navigation goes through memory.
@@ -396,7 +419,7 @@ pub const Reader = struct {
         if (!self.manifest().page_codes) return null;
         const levels = if (self.closed) |*closed| closed.levels.? else try self.read_levels(diagnostic);
         const chosen: page_codes.Chosen = try .of(&levels, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
-        return .{ .kept = chosen.levels.header.counts[chosen.number], .bytes = chosen.bytes };
+        return .{ .kept = chosen.levels.counts()[chosen.number], .bytes = chosen.bytes };
     }
 
     fn read_levels(self: *const Reader, diagnostic: *Diagnostic) Error!page_codes.Levels {
@@ -441,7 +464,8 @@ pub const Reader = struct {
     }
 
     pub fn memory_codes_bytes(self: *const Reader) u64 {
-        return self.codes_memory.bytes.len + if (self.page_codes) |*found| found.memory.bytes.len else 0;
+        const of_pages = if (self.page_codes) |*found| found.memory.bytes.len else if (self.page_products) |*found| found.memory_bytes() else 0;
+        return self.codes_memory.bytes.len + of_pages;
     }
     /// Bytes of the fewest links in memory, codes and page directory included, a little more than less; 0 where
     /// the index was built without links for memory.
@@ -469,11 +493,19 @@ pub const Reader = struct {
 
     /// The header fields of a page.
     pub fn expected_page(self: *const Reader, page: u32) layout.page.View.Expected {
-        return .{ .page_index = page, .first_vertex = self.directory.starts[page], .record_count = self.directory.record_count(page) };
+        return .{ .page_index = page, .first_vertex = self.directory.first_vertex(page), .record_count = self.directory.record_count(page) };
     }
 
     pub fn page_geometry(self: *const Reader) layout.page.Geometry {
-        return .{ .page_size = self.pages_header.page_size, .lower_bytes = self.pages_header.lower_bytes, .salt = self.pages_header.salt, .lists = self.manifest().page_links, .upper_bytes = if (self.manifest().page_codes) @intCast(self.codes.params.upper_bytes()) else 0 };
+        const m = self.manifest();
+        return .{
+            .page_size = self.pages_header.page_size,
+            .lower_bytes = self.pages_header.lower_bytes,
+            .salt = self.pages_header.salt,
+            .lists = m.page_links,
+            .upper_bytes = if (m.page_codes) @intCast(self.codes.params.upper_bytes()) else 0,
+            .code_bytes = m.code_bytes,
+        };
     }
 
     /// Stored vectors of these vertices as float32 (count × dim), in the space of the input.
@@ -606,7 +638,7 @@ pub const PageWalk = struct {
         if (len != page.len) return bad_page(diagnostic, number, "it is cut short");
         const view = layout.page.View.parse(page, geometry, .{
             .page_index = number,
-            .first_vertex = directory.starts[number],
+            .first_vertex = directory.first_vertex(number),
             .record_count = directory.record_count(number),
         }) catch |err| return bad_page(diagnostic, number, layout.page.describe(err));
         self.count += 1;
@@ -629,6 +661,11 @@ pub const PageWalk = struct {
         const encoded = view.list(record) catch |err| return bad_page(diagnostic, number, layout.page.describe(err));
         return self.opened.adjacency.decode(view.first_vertex + record, encoded.bytes, encoded.length, self.opened.n(), ids) catch
             return bad_page(diagnostic, number, "a neighbor list is damaged");
+    }
+
+    /// The table of the page that came last, with its ids in `ids`.
+    pub fn table(self: *const PageWalk, view: *const layout.page.View, ids: *[layout.page.table_max]u32, diagnostic: *Diagnostic) Error!layout.page.View.Table {
+        return view.table(&self.opened.adjacency, self.opened.n(), ids) catch |err| bad_page(diagnostic, self.count - 1, layout.page.describe(err));
     }
 };
 

@@ -131,7 +131,7 @@ pub const placement_name = "placement.work";
 pub const written_name = "written.work";
 
 /// Raised whenever a build of other code must not go on from these files.
-pub const version: u64 = 3;
+pub const version: u64 = 4;
 
 /// The progress of encoding, and the identity of the build.
 pub const Encoded = extern struct {

@@ -36,17 +36,16 @@ const links_least = 12;
 /// Caches of a smaller part of the pages than 1 / `cached_share_least` are left out.
 pub const cached_share_least = 20;
 
-/// codes.bin beside vectors, centers and mean; and the levels of page_codes.bin beside their codes.
+/// codes.bin beside vectors, centers and mean.
 const codes_head_bytes = 256;
-const level_bytes = 512;
 /// An estimate of a record's list in its page, where the degree is open.
 const record_list_bytes = 53;
 /// Lists of each vertex take their length and a share of their group's begin; shared lists a little more than their estimate.
 const list_bytes = 1.7;
 const shared_list_bytes = 1.5;
 const shared_lists_head_bytes = 160;
-/// Pages are not quite full.
-const pages_factor = 1.02;
+/// Few pages hold fewer records than the others: the last of each thread, or of each partition.
+const pages_factor = 1.005;
 
 /// velo_plan_options of velo.h, which describes the fields.
 pub const Options = extern struct {
@@ -113,23 +112,38 @@ pub const Sizes = extern struct {
         if (o.record_bits != Options.open) split.record_bits = o.record_bits;
 
         const codes_bytes = shape.codes_bytes(split);
-        const with_page_codes = if (o.page_codes < 0) codes_bytes > budget else o.page_codes != 0;
+        var build: build_options.Options = .{
+            .dim = o.dim,
+            .n = shape.n,
+            .metric = .l2,
+            .dtype = dtype,
+            .degree = o.degree,
+            .memory_bits = split_least.memory_bits,
+            .record_bits = split_least.record_bits,
+            .page_links = false,
+            .page_codes = true,
+        };
+        const page_codes_least = Levels.of(shape, &build).bytes[0];
+        // Of few rows codes may take less than the quantizer of page codes.
+        const with_page_codes = if (o.page_codes < 0) codes_bytes > @max(budget, page_codes_least) else o.page_codes != 0;
         var links_in_pages = o.page_links != 0;
-        if (bounded and o.page_links < 0) {
+        if ((bounded or with_page_codes) and o.page_links < 0) {
             const fit = with_page_codes or shape.links_fit(budget, split, links_least) or
                 (built >= block_adjacency.built_min and shape.shared_within(budget, split) != 0);
             links_in_pages = built == 0 or !fit;
         }
-        const levels: Levels = .of(shape, split, links_in_pages);
+        build.memory_bits = split.memory_bits;
+        build.record_bits = split.record_bits;
+        build.page_links = links_in_pages;
+        const levels: Levels = .of(shape, &build);
 
         const rows: f64 = @floatFromInt(o.row_count);
-        const record = shape.record_bytes(split, with_page_codes) + if (links_in_pages) 2 + @as(f64, @floatFromInt(o.degree)) * shape.link_bytes() else 0;
-        const page: Page = .of(record);
+        const record = shape.record_bytes(split) + if (links_in_pages) 2 + @as(f64, @floatFromInt(o.degree)) * shape.link_bytes() else 0;
+        const page: Page = if (with_page_codes) .with_table(shape, &build) else .of(record);
         const pages_bytes = rows * page.bytes / page.records;
-        const directory = rows * directory_bytes(record);
+        const directory = rows * page.directory_bytes();
         const code_bytes = rows * shape.code_bytes(split);
         const built_lists = @as(f64, @floatFromInt(built)) * (shape.link_bytes() + @as(f64, layout.links.tier_bits) / 8) + 1.5;
-        const build: build_options.Options = .{ .dim = o.dim, .n = shape.n, .metric = .l2, .dtype = dtype, .degree = o.degree };
         var sizes: Sizes = .{
             .memory_bits = split.memory_bits,
             .record_bits = split.record_bits,
@@ -137,14 +151,14 @@ pub const Sizes = extern struct {
             .page_links = @intFromBool(links_in_pages),
             .page_codes = @intFromBool(with_page_codes),
             .records_per_page = @intFromFloat(page.records),
-            .needed_bytes = rounded(shards * if (with_page_codes) levels.bytes[0] else codes_bytes),
+            .needed_bytes = rounded(shards * if (with_page_codes) @min(levels.bytes[0], codes_bytes) else codes_bytes),
             .codes_least_bytes = rounded(shards * shape.codes_bytes(split_least)),
-            .page_codes_least_bytes = rounded(shards * Levels.of(shape, split_least, false).bytes[0]),
+            .page_codes_least_bytes = rounded(shards * page_codes_least),
             .memory_codes_bytes = rounded(code_bytes),
             .memory_pages_bytes = rounded(directory),
             .disk_codes_bytes = rounded(code_bytes),
             .disk_pages_bytes = rounded(pages_bytes),
-            .disk_page_codes_bytes = if (with_page_codes) rounded(shards * levels.disk_bytes()) else 0,
+            .disk_page_codes_bytes = if (with_page_codes) rounded(shards * levels.disk_bytes) else 0,
             .disk_links_bytes = rounded(rows * built_lists),
             .disk_ids_bytes = 8 * o.row_count,
             .disk_vectors_bytes = if (o.store_vectors != 0) rounded(rows * vector_bytes(o.dim * dtype.bytes())) else 0,
@@ -204,22 +218,20 @@ const Shape = struct {
         return @as(f64, @floatFromInt(shape.params(split).entry_bytes())) + shape.shared_bytes() / shape.rows();
     }
 
-    /// A record without its list; in pages of whole codes with the code that is else in memory.
-    fn record_bytes(shape: Shape, split: Split, whole: bool) f64 {
-        const each = shape.params(split);
+    /// A record without its list, in pages without whole codes.
+    fn record_bytes(shape: Shape, split: Split) f64 {
         const geometry: layout.page.Geometry = .{
             .page_size = base.limits.page_size_min,
-            .lower_bytes = @intCast(each.lower_bytes()),
+            .lower_bytes = @intCast(shape.params(split).lower_bytes()),
             .salt = 0,
             .lists = false,
-            .upper_bytes = if (whole) @intCast(each.upper_bytes()) else 0,
         };
         return @floatFromInt(geometry.record_bytes());
     }
 
     /// Codes and page directory of all vectors.
     fn codes_bytes(shape: Shape, split: Split) f64 {
-        const each = shape.code_bytes(split) + directory_bytes(shape.record_bytes(split, false) + record_list_bytes);
+        const each = shape.code_bytes(split) + Page.of(shape.record_bytes(split) + record_list_bytes).directory_bytes();
         return @ceil(@as(f64, @floatFromInt(shape.n)) * each);
     }
 
@@ -244,7 +256,7 @@ const Shape = struct {
     /// Shared links that fit beside codes; 0 if none do. The page directory is that of pages without lists, since an index may be
     /// built so.
     fn shared_within(shape: Shape, budget: f64, split: Split) u32 {
-        const room = budget / shape.rows() - (shape.code_bytes(split) + directory_bytes(shape.record_bytes(split, false)));
+        const room = budget / shape.rows() - (shape.code_bytes(split) + Page.of(shape.record_bytes(split)).directory_bytes());
         for (block_adjacency.shapes) |lists| if (shape.shared_list_bytes_of(lists) <= room) return lists.kept();
         return 0;
     }
@@ -271,43 +283,51 @@ const Shape = struct {
     }
 };
 
-/// A vector's share of the page directory, by the bytes of a record.
-fn directory_bytes(record: f64) f64 {
-    const room: f64 = base.limits.page_size_min - layout.page.header_bytes;
-    return 4.0 / @as(f64, layout.page_starts.Directory.block_size) + 4 / @max(1, @floor(room / record));
-}
-
 const Page = struct {
     bytes: f64,
     records: f64,
+    /// Nearly all pages hold as many records.
+    filled: bool = false,
 
     fn of(record: f64) Page {
         var bytes: f64 = base.limits.page_size_min;
         while (bytes < base.limits.page_size_max and bytes - layout.page.header_bytes < record) bytes *= 2;
         return .{ .bytes = bytes, .records = std.math.clamp(@floor((bytes - layout.page.header_bytes) / record), 1, layout.page.records_max) };
     }
+
+    fn with_table(shape: Shape, build: *const build_options.Options) Page {
+        const geometry = build.page_geometry(shape.params(.{ .memory_bits = build.memory_bits, .record_bits = build.record_bits }), 0);
+        return .{ .bytes = @floatFromInt(geometry.page_size), .records = @floatFromInt(build.page_records(geometry)), .filled = true };
+    }
+
+    /// A vector's share of the page directory, which has runs of filled pages.
+    fn directory_bytes(page: Page) f64 {
+        const each = 4.0 / @as(f64, layout.page_starts.Directory.block_size) + 4 / page.records;
+        return if (page.filled) each / runs_share else each;
+    }
+
+    /// Of the memory of other directories.
+    const runs_share = 64;
 };
 
 /// Memory of page codes and page directory by number of codes for each page, the least first.
 const Levels = struct {
-    counts: page_codes.Counts,
+    counts: [levels_max]u32,
     len: u32,
-    bytes: [4]f64 = @splat(0),
+    bytes: [levels_max]f64 = @splat(0),
+    disk_bytes: f64,
 
-    fn of(shape: Shape, split: Split, links_in_pages: bool) Levels {
-        const record = shape.record_bytes(split, true) + @as(f64, if (links_in_pages) record_list_bytes else 0);
-        const room: f64 = base.limits.page_size_min - layout.page.header_bytes;
-        const held = @max(1, @floor(room / record));
+    const levels_max = layout.headers.PageProducts.levels_max;
+
+    fn of(shape: Shape, build: *const build_options.Options) Levels {
+        const page: Page = .with_table(shape, build);
         const rows: f64 = @floatFromInt(shape.n);
-        const pages = pages_factor * rows / held + 2;
-        const beside = rows * directory_bytes(record) + shape.shared_bytes() + level_bytes;
-        const code: f64 = @floatFromInt(shape.params(split).entry_bytes());
-        var levels: Levels = .{ .counts = undefined, .len = undefined };
-        levels.len = page_codes.counts_of(held, &levels.counts);
-        for (levels.counts[0..levels.len], levels.bytes[0..levels.len], 0..) |count, *bytes, number| {
-            const codes = if (number == 0) count else 1 + count; // one code a page precedes each finer level
-            bytes.* = @ceil(pages * code * @as(f64, @floatFromInt(codes)) + beside);
-        }
+        const pages: u32 = @intFromFloat(@ceil(pages_factor * rows / page.records) + 2);
+        const header = page_codes.product_header_of(pages, @intFromFloat(page.records), quant.Product.parts_for(shape.dim), @intCast(quant.Product.stored_bytes_max(shape.dim, shape.n)), 0);
+        const found: page_codes.Levels = .{ .header = .{ .products = header }, .code_bytes = 0 };
+        const beside = rows * page.directory_bytes() + shape.shared_bytes();
+        var levels: Levels = .{ .counts = header.counts, .len = header.level_count, .disk_bytes = @floatFromInt(header.file_bytes()) };
+        for (levels.bytes[0..levels.len], 0..) |*bytes, number| bytes.* = @ceil(@as(f64, @floatFromInt(found.memory_bytes(number))) + beside);
         return levels;
     }
 
@@ -316,13 +336,6 @@ const Levels = struct {
         var number: usize = levels.len - 1;
         while (number > 0 and levels.bytes[number] > budget) number -= 1;
         return number;
-    }
-
-    /// All levels, with the coarsest once.
-    fn disk_bytes(levels: *const Levels) f64 {
-        var sum = levels.bytes[0];
-        for (levels.bytes[0..levels.len]) |bytes| sum += bytes - levels.bytes[0];
-        return sum;
     }
 };
 

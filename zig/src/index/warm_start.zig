@@ -235,7 +235,7 @@ pub const Partly = struct {
         var count: u32 = 0;
         for (0..self.opened.directory.page_count()) |page| {
             if (!self.is_needed(@intCast(page))) continue;
-            const first = self.opened.directory.starts[page];
+            const first = self.opened.directory.first_vertex(@intCast(page));
             const records = self.opened.directory.record_count(@intCast(page));
             for (self.warm_start.rows[first..][0..records], self.numbers[first..][0..records]) |row, *number| {
                 if (row != WarmStart.removed or count == removed_max) continue;
@@ -247,7 +247,7 @@ pub const Partly = struct {
     }
 
     fn is_needed(self: *const Partly, page: u32) bool {
-        const first = self.opened.directory.starts[page];
+        const first = self.opened.directory.first_vertex(@intCast(page));
         for (self.numbers[first..][0..self.opened.directory.record_count(page)]) |number| {
             if (number & graph.InitialGraph.removed_mark == 0) return true;
         }

@@ -18,6 +18,8 @@ pub const vectors_name = "vectors.work";
 pub const parts_name = "parts.work";
 pub const lists_name = "lists.work";
 pub const placed_lists_name = "placed_lists.work";
+/// Product codes by vertex.
+pub const placed_codes_name = "placed_codes.work";
 
 /// upper code, lower code, the number of the center, then the factors as memory and as the record will have them.
 pub fn row_bytes_of(params: quant.CodeParams) usize {
@@ -164,7 +166,7 @@ pub const GrowingFile = struct {
     }
 };
 
-pub const Row = struct { upper: []const u8, lower: []const u8, center: u8, memory_factors: u32, record_factors: quant.RecordFactors };
+pub const Row = struct { upper: []const u8, lower: []const u8, center: u8, memory_factors: u32, record_factors: quant.RecordFactors, product: []const u8 };
 
 pub const CodesFile = struct {
     file: GrowingFile,
@@ -172,8 +174,9 @@ pub const CodesFile = struct {
     row_bytes: usize,
     errors: CodeErrors = .{},
 
-    pub fn init(file: GrowingFile, params: quant.CodeParams) CodesFile {
-        return .{ .file = file, .params = params, .row_bytes = row_bytes_of(params) };
+    /// `code_bytes`: of the product code behind the rest of each row.
+    pub fn init(file: GrowingFile, params: quant.CodeParams, code_bytes: u32) CodesFile {
+        return .{ .file = file, .params = params, .row_bytes = row_bytes_of(params) + code_bytes };
     }
 
     pub fn append(self: *CodesFile, bytes: []const u8, errors: *const CodeErrors, diagnostic: *Diagnostic) Error!void {
@@ -193,6 +196,7 @@ pub const CodesFile = struct {
             .center = rest[0],
             .memory_factors = std.mem.readInt(u32, rest[1..5], .little),
             .record_factors = .{ .offset = @bitCast(std.mem.readInt(u32, rest[5..9], .little)), .ratio = std.mem.readInt(u16, rest[9..11], .little) },
+            .product = buffer[row_bytes_of(self.params)..self.row_bytes],
         };
     }
 };

@@ -14,6 +14,7 @@ const Control = @import("options.zig").Control;
 const ListFile = work.ListFile;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
+const assert = std.debug.assert;
 const adjacency = layout.adjacency;
 const page_lists = layout.page_lists;
 
@@ -31,6 +32,11 @@ const Input = struct {
     params: quant.CodeParams,
     geometry: layout.page.Geometry,
     links_kept: u32,
+    rotation: *const quant.Rotation,
+    /// Of codes in tables and of pages; null if there are no tables.
+    product: ?*const quant.Product,
+    /// Records that a page is to hold, if there are tables.
+    page_records: u32,
     header: layout.headers.Codes,
     mean: []const f32,
     centers: *const quant.Centers,
@@ -84,9 +90,13 @@ pub fn write(input: Input, diagnostic: *Diagnostic) Error!Written {
 
     var written: Written = .{ .links_built = input.links_kept, .page_size = input.geometry.page_size };
     errdefer written.deinit(allocator);
-    const starts = try write_pages(input, lists, &written, diagnostic);
+    const starts = starts: {
+        var tables: ?Tables = if (input.product != null) try .init(&input, lists) else null;
+        defer if (tables) |*own| own.deinit();
+        break :starts try write_pages(input, lists, if (tables) |*own| own else null, &written, diagnostic);
+    };
     defer allocator.free(starts);
-    if (input.geometry.upper_bytes > 0) try write_page_codes(&input, starts, &written, diagnostic);
+    if (input.product) |product| try write_page_codes(&input, product, starts, &written, diagnostic);
     try write_links(input, lists, &written, diagnostic);
     try write_codes(input, new_of_old[input.entry_row], &written, diagnostic);
     if (input.work_vectors) |vectors| try write_vectors(input, vectors, &written, diagnostic);
@@ -131,29 +141,29 @@ const Lists = struct {
     }
 };
 
-/// A codec for the first `kept` neighbors of every vertex; `statistics` are its own, still empty.
-fn train(comptime Codec: type, statistics: Codec.Statistics, lists: Lists, kept: usize) Error!Codec {
-    var counted = statistics;
+/// Counts the first `kept` neighbors of vertices.
+fn count_lists(statistics: anytype, lists: Lists, kept: usize) Error!void {
     var buffer: [adjacency.neighbors_max]u32 = undefined;
     const n = lists.n();
     const stride = @max(1, n / 200_000);
     var vertex: u32 = 0;
-    while (vertex < n) : (vertex += stride) counted.count(vertex, try lists.of(vertex, kept, &buffer));
-    return Codec.train(&counted);
+    while (vertex < n) : (vertex += stride) statistics.count(vertex, try lists.of(vertex, kept, &buffer));
 }
 
 /// For lists of at most `most` neighbors.
 fn train_pages(lists: Lists, most: u32) Error!page_lists.Codec {
-    return train(page_lists.Codec, .init(@min(most, lists.degree_max)), lists, most);
+    var statistics: page_lists.Codec.Statistics = .init(@min(most, lists.degree_max));
+    try count_lists(&statistics, lists, most);
+    return .train(&statistics);
 }
 
 /// The first vertex of each page.
-fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error![]u32 {
+fn write_pages(input: Input, lists: Lists, tables: ?*Tables, written: *Written, diagnostic: *Diagnostic) Error![]u32 {
     const allocator = input.allocator;
     const n = lists.n();
     const geometry = input.geometry;
     const most: u8 = if (geometry.lists) adjacency.neighbors_max else 0;
-    const codec = try train_pages(lists, most);
+    const codec = if (tables) |own| try own.train(most) else try train_pages(lists, most);
     var starts: std.ArrayList(u32) = .empty;
     defer starts.deinit(allocator);
     const page = try allocator.alloc(u8, geometry.page_size);
@@ -190,6 +200,7 @@ fn write_pages(input: Input, lists: Lists, written: *Written, diagnostic: *Diagn
             written.edges += ids.len;
             written.adjacency_bits += codec.encoded_bits(vertex, ids);
         }
+        if (tables) |own| try own.add(&composer, &codec, first, count);
         composer.seal();
         try file.write(page);
         try starts.append(allocator, first);
@@ -245,7 +256,7 @@ const RecordSet = struct {
     fn fill(self: *RecordSet, lists: Lists, codec: *const page_lists.Codec, geometry: layout.page.Geometry, first: u32, wanted: u32) Error!u32 {
         var sizes: [layout.page.records_max]u32 = undefined;
         var buffer: [adjacency.neighbors_max]u32 = undefined;
-        var total: u32 = 0;
+        var total: u32 = if (geometry.code_bytes > 0) layout.page.table_bytes_min else 0;
         var edges: u32 = 0;
         for (0..wanted) |i| {
             const vertex = first + @as(u32, @intCast(i));
@@ -276,10 +287,166 @@ const RecordSet = struct {
     }
 };
 
+// ---- tables of neighbors ----
+
+/// Chooses the neighbors in the tables of pages: those outside the page that most links of its records name, where the first
+/// links of a list count more than the last.
+const Tables = struct {
+    input: *const Input,
+    lists: Lists,
+    /// By vertex.
+    codes: work.GrowingFile,
+    targets: std.ArrayList(Target) = .empty,
+    ids: [layout.page.table_max]u32 = undefined,
+    page_code: []u8,
+    window: []u8,
+
+    const Target = struct {
+        id: u32,
+        weight: u32,
+
+        fn by_id(_: void, a: Target, b: Target) bool {
+            return a.id < b.id;
+        }
+
+        fn by_weight(_: void, a: Target, b: Target) bool {
+            return if (a.weight != b.weight) a.weight > b.weight else a.id < b.id;
+        }
+    };
+
+    /// By the tier of a link.
+    const weights = [_]u32{ 10, 8, 7, 6, 5, 4, 3, 3 };
+    /// Links of each record that count.
+    const links_max = 32;
+    /// Neighbors whose codes are this near to each other are read together.
+    const window_bytes = 1 << 14;
+    /// Pages of which lists are counted for the codec.
+    const pages_counted = 15_000;
+    /// Bytes of an id in a table, by experience.
+    const id_bytes = 1.25;
+
+    fn init(input: *const Input, lists: Lists) Error!Tables {
+        const allocator = input.allocator;
+        const diagnostic = lists.diagnostic;
+        var codes = try work.GrowingFile.create(allocator, input.dir, work.placed_codes_name, diagnostic);
+        errdefer codes.deinit();
+        const row_buffer = try allocator.alloc(u8, input.work_codes.row_bytes);
+        defer allocator.free(row_buffer);
+        for (input.placement.order, 0..) |row, vertex| {
+            if (vertex % 4096 == 0) try input.control.check();
+            try codes.append((try input.work_codes.read(row, row_buffer, diagnostic)).product, diagnostic);
+        }
+        try codes.flush(diagnostic);
+        const page_code = try allocator.alloc(u8, input.geometry.page_size);
+        errdefer allocator.free(page_code);
+        return .{ .input = input, .lists = lists, .codes = codes, .page_code = page_code, .window = try allocator.alloc(u8, window_bytes) };
+    }
+
+    fn deinit(self: *Tables) void {
+        const allocator = self.input.allocator;
+        self.targets.deinit(allocator);
+        self.codes.deinit();
+        allocator.free(self.page_code);
+        allocator.free(self.window);
+        self.input.dir.deleteFile(work.placed_codes_name) catch {};
+    }
+
+    /// For tables and for lists of at most `most` neighbors.
+    fn train(self: *Tables, most: u32) Error!page_lists.Codec {
+        var statistics: page_lists.Codec.Statistics = .init(layout.page.table_max);
+        if (most > 0) try count_lists(&statistics, self.lists, most);
+        const geometry = self.input.geometry;
+        const pages = self.input.placement.page_first.len;
+        const stride = @max(1, pages / pages_counted);
+        var page: usize = 0;
+        while (page < pages) : (page += stride) {
+            if (page % 64 == 0) try self.input.control.check();
+            const group = self.input.placement.page(page);
+            const targets = try self.choose(group.from, group.to - group.from);
+            const room = geometry.page_size -| geometry.bytes_needed(group.to - group.from, 0);
+            const fits: usize = @intFromFloat(@as(f64, @floatFromInt(room)) / (@as(f64, @floatFromInt(geometry.code_bytes)) + id_bytes));
+            statistics.count(group.from, self.sorted(@min(targets.len, fits)));
+        }
+        return .train(&statistics);
+    }
+
+    /// Targets of a page's links, most important first; those that a table may hold.
+    fn choose(self: *Tables, first: u32, count: u32) Error![]const Target {
+        const allocator = self.input.allocator;
+        self.targets.clearRetainingCapacity();
+        for (first..first + count) |vertex| {
+            const rows = try self.lists.rows_of(@intCast(vertex));
+            for (rows[0..@min(rows.len, links_max)], 0..) |row, place| {
+                const id = self.lists.new_of_old[row];
+                if (id >= first and id < first + count) continue;
+                try self.targets.append(allocator, .{ .id = id, .weight = weights[layout.links.tier_of(place)] });
+            }
+        }
+        std.sort.pdq(Target, self.targets.items, {}, Target.by_id);
+        var unique: usize = 0;
+        for (self.targets.items) |target| {
+            if (unique > 0 and self.targets.items[unique - 1].id == target.id) {
+                self.targets.items[unique - 1].weight += target.weight;
+                continue;
+            }
+            self.targets.items[unique] = target;
+            unique += 1;
+        }
+        self.targets.shrinkRetainingCapacity(unique);
+        std.sort.pdq(Target, self.targets.items, {}, Target.by_weight);
+        return self.targets.items[0..@min(unique, layout.page.table_max)];
+    }
+
+    /// Ids of the most important targets, ascending.
+    fn sorted(self: *Tables, count: usize) []u32 {
+        for (self.targets.items[0..count], self.ids[0..count]) |target, *id| id.* = target.id;
+        std.sort.pdq(u32, self.ids[0..count], {}, std.sort.asc(u32));
+        return self.ids[0..count];
+    }
+
+    /// Adds the table to a page that has all its records: as many neighbors as have room.
+    fn add(self: *Tables, composer: *layout.page.Composer, codec: *const page_lists.Codec, first: u32, count: u32) Error!void {
+        const code_bytes = composer.geometry.code_bytes;
+        const room = composer.room();
+        const targets = try self.choose(first, count);
+        assert(room >= layout.page.table_bytes_min);
+        var kept = @min(targets.len, room / code_bytes);
+        while (true) {
+            const bytes = codec.encoded_bytes(first, self.sorted(kept)) + kept * code_bytes;
+            if (bytes <= room) break;
+            kept -= @min(kept, @max(1, (bytes - room) / (code_bytes + 2)));
+        }
+        while (kept < targets.len and codec.encoded_bytes(first, self.sorted(kept + 1)) + (kept + 1) * code_bytes <= room) kept += 1;
+        const ids = self.sorted(kept);
+        var list: [2048]u8 = undefined;
+        const length = codec.encode(first, ids, &list);
+        try self.read_codes(ids);
+        composer.add_table(list[0..length], self.page_code[0 .. kept * code_bytes]);
+    }
+
+    /// Leaves the codes of these vertices in `page_code`.
+    fn read_codes(self: *Tables, ids: []const u32) Error!void {
+        const code_bytes = self.input.geometry.code_bytes;
+        const reach = self.window.len / code_bytes;
+        var done: usize = 0;
+        while (done < ids.len) {
+            const first = ids[done];
+            var end = done + 1;
+            while (end < ids.len and ids[end] - first < reach) end += 1;
+            const bytes = self.window[0 .. (ids[end - 1] - first + 1) * code_bytes];
+            try self.codes.read_at(bytes, @as(u64, first) * code_bytes, self.lists.diagnostic);
+            for (ids[done..end], done..) |id, place| @memcpy(self.page_code[place * code_bytes ..][0..code_bytes], bytes[(id - first) * code_bytes ..][0..code_bytes]);
+            done = end;
+        }
+    }
+};
+
 fn write_links(input: Input, lists: Lists, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n = lists.n();
-    const codec = try train(adjacency.Codec, .{}, lists, input.links_kept);
+    var statistics: adjacency.Codec.Statistics = .{};
+    try count_lists(&statistics, lists, input.links_kept);
+    const codec = adjacency.Codec.train(&statistics);
     const group_size = layout.links.group_size;
     const groups = layout.links.group_count(n);
     const lengths = try base.alloc_untouched(allocator, u8, @as(usize, groups) * group_size);
@@ -391,91 +558,187 @@ fn write_whole(input: Input, name: []const u8, parts: []const []const u8, writte
 
 // ---- page_codes.bin ----
 
-/// Pages are walked once for each level, so that of one level only factors wait in memory.
-fn write_page_codes(input: *const Input, starts: []const u32, written: *Written, diagnostic: *Diagnostic) Error!void {
+/// Pages are walked once for each level, so that of all codes only those of cells wait in memory.
+fn write_page_codes(input: *const Input, product: *const quant.Product, starts: []const u32, written: *Written, diagnostic: *Diagnostic) Error!void {
     const allocator = input.allocator;
     const n: u32 = @intCast(input.header.n);
-    var header = page_codes.header_of(n, @intCast(starts.len));
-    var makers: PageCodeMakers = try .init(input);
+    const records = @min(n, input.page_records);
+    var header = page_codes.product_header_of(@intCast(starts.len), records, input.geometry.code_bytes, @intCast(product.stored_bytes()), product.error2);
+    var makers: PageCodeMakers = try .init(input, product);
     defer makers.deinit();
+    var cells: Cells = try .init(allocator, &header, makers.dim);
+    defer cells.deinit(allocator);
     var file = try files.FileWriter.create(allocator, input.dir, files.file_page_codes, diagnostic);
     defer file.deinit();
     try file.write(std.mem.asBytes(&header));
-    var at: u64 = @sizeOf(layout.headers.PageCodes);
+    {
+        const bytes = try allocator.alloc(u8, header.product_bytes);
+        defer allocator.free(bytes);
+        product.store(bytes);
+        try file.write(bytes);
+    }
+    var at = header.product().end;
     for (header.counts[0..header.level_count], 0..) |count, number| {
-        const level = header.level(number, makers.code.len);
-        try write_zeros(&file, level.codes - at);
-        const factors = try base.alloc_untouched(allocator, u32, starts.len * count);
-        defer base.free_untouched(allocator, factors);
-        const center_ids = try base.alloc_untouched(allocator, u8, factors.len);
-        defer base.free_untouched(allocator, center_ids);
+        const level = header.level(number);
+        try write_zeros(&file, level.begin - at);
+        var spread: f64 = 0;
         for (starts, 0..) |first, page| {
             if (page % 64 == 0) try input.control.check();
             const end = if (page + 1 < starts.len) starts[page + 1] else n;
             try makers.load(input, first, end, diagnostic);
             var centers = try quant.Centers.train(allocator, makers.dim, makers.rows.items, @min(count, end - first));
             defer centers.deinit(allocator);
+            spread += centers.spread(makers.rows.items);
             for (0..count) |i| {
-                const entry = page * count + i;
                 // Of a page with fewer records the last stands for the others.
-                if (i < centers.count()) makers.encode(centers.at(@intCast(i)), &factors[entry], &center_ids[entry]) else {
-                    factors[entry] = factors[entry - 1];
-                    center_ids[entry] = center_ids[entry - 1];
-                }
+                if (i < centers.count()) makers.encode(centers.at(@intCast(i)));
                 try file.write(makers.code);
             }
+            if (number == 0) cells.add(centers.at(0), makers.code);
         }
-        try write_zeros(&file, level.factors - level.codes - factors.len * makers.code.len);
-        try file.write(std.mem.sliceAsBytes(factors));
-        try file.write(center_ids);
-        try write_zeros(&file, layout.headers.Codes.padding_bytes);
+        header.spreads[number] = @floatCast(@min(page_codes.spread_share * spread / @as(f64, @floatFromInt(n)), std.math.floatMax(f32)));
         at = level.end;
     }
+    try write_zeros(&file, header.cell_codes().begin - at);
+    try file.write(cells.codes);
+    try write_zeros(&file, header.cell_places().begin - header.cell_codes().end);
+    try file.write(cells.places);
     header.f_upper_max = makers.f_upper_max;
     try written.files.append(allocator, .{ .name = files.file_page_codes, .summary = try file.finish_with_header(std.mem.asBytes(&header)) });
 }
 
 fn write_zeros(file: *files.FileWriter, count: u64) Error!void {
-    try file.write((&@as([64]u8, @splat(0)))[0..@intCast(count)]);
+    try file.write((&@as([128]u8, @splat(0)))[0..@intCast(count)]);
 }
 
-/// Encoder and buffers for codes of pages.
+/// Chooses for each cell the page whose center is nearest to the mean of all its pages' centers.
+const Cells = struct {
+    dim: usize,
+    code_bytes: usize,
+    codes: []u8,
+    places: []u8,
+    page_count: usize,
+    /// Of the pages of the current cell, and their codes.
+    centers: []f32,
+    page_codes: []u8,
+    /// Of these centers, times their number.
+    sum: []f64,
+    done: usize = 0,
+
+    const cell_pages = layout.headers.PageProducts.cell_pages;
+
+    fn init(allocator: std.mem.Allocator, header: *const layout.headers.PageProducts, dim: u32) error{OutOfMemory}!Cells {
+        const codes = try allocator.alloc(u8, header.cell_count() * header.code_bytes);
+        errdefer allocator.free(codes);
+        const places = try allocator.alloc(u8, header.cell_count());
+        errdefer allocator.free(places);
+        const centers = try allocator.alloc(f32, cell_pages * dim);
+        errdefer allocator.free(centers);
+        const own_codes = try allocator.alloc(u8, cell_pages * header.code_bytes);
+        errdefer allocator.free(own_codes);
+        const sum = try allocator.alloc(f64, dim);
+        @memset(sum, 0);
+        return .{
+            .dim = dim,
+            .code_bytes = header.code_bytes,
+            .codes = codes,
+            .places = places,
+            .page_count = header.page_count,
+            .centers = centers,
+            .page_codes = own_codes,
+            .sum = sum,
+        };
+    }
+
+    fn deinit(self: *Cells, allocator: std.mem.Allocator) void {
+        allocator.free(self.codes);
+        allocator.free(self.places);
+        allocator.free(self.centers);
+        allocator.free(self.page_codes);
+        allocator.free(self.sum);
+    }
+
+    /// The next page.
+    fn add(self: *Cells, center: []const f32, code: []const u8) void {
+        const place = self.done % cell_pages;
+        @memcpy(self.centers[place * self.dim ..][0..self.dim], center);
+        @memcpy(self.page_codes[place * self.code_bytes ..][0..self.code_bytes], code);
+        for (self.sum, center) |*sum, value| sum.* += value;
+        self.done += 1;
+        if (place + 1 == cell_pages or self.done == self.page_count) self.close(place + 1);
+    }
+
+    fn close(self: *Cells, pages: usize) void {
+        var best: usize = 0;
+        var least = std.math.inf(f64);
+        for (0..pages) |place| {
+            var gap2: f64 = 0;
+            for (self.centers[place * self.dim ..][0..self.dim], self.sum) |value, sum| {
+                const gap = value - sum / @as(f64, @floatFromInt(pages));
+                gap2 += gap * gap;
+            }
+            if (gap2 >= least) continue;
+            least = gap2;
+            best = place;
+        }
+        @memset(self.sum, 0);
+        const cell = (self.done - 1) / cell_pages;
+        self.places[cell] = @intCast(best);
+        @memcpy(self.codes[cell * self.code_bytes ..][0..self.code_bytes], self.page_codes[best * self.code_bytes ..][0..self.code_bytes]);
+    }
+};
+
+/// Buffers for codes of pages.
 const PageCodeMakers = struct {
     allocator: std.mem.Allocator,
     dim: u32,
-    form: quant.Form,
     centers: *const quant.Centers,
-    encoder: quant.Encoder,
+    rotation: *const quant.Rotation,
+    product: *const quant.Product,
     /// The records of a page, from their whole codes, in the codes' space.
     rows: std.ArrayList(f32) = .empty,
     stored: []u8,
     levels: []u16,
-    left: []f32,
+    /// A center in the codes' space and before rotation.
+    rotated: []f32,
+    turned_back: []f32,
+    scratch: []f32,
     code: []u8,
     f_upper_max: f32 = 0,
 
-    fn init(input: *const Input) error{OutOfMemory}!PageCodeMakers {
+    fn init(input: *const Input, product: *const quant.Product) error{OutOfMemory}!PageCodeMakers {
         const allocator = input.allocator;
         const dim = input.params.dim;
-        var encoder = try quant.Encoder.init(allocator, .{ .dim = dim, .memory_bits = input.params.memory_bits, .record_bits = 0 });
-        errdefer encoder.deinit(allocator);
         const stored = try allocator.alloc(u8, input.work_codes.row_bytes);
         errdefer allocator.free(stored);
         const levels = try allocator.alloc(u16, dim);
         errdefer allocator.free(levels);
-        const left = try allocator.alloc(f32, dim);
-        errdefer allocator.free(left);
-        const code = try allocator.alloc(u8, input.params.upper_bytes());
-        const metric: space.Metric = @enumFromInt(input.header.metric);
-        return .{ .allocator = allocator, .dim = dim, .form = space.form(metric), .centers = input.centers, .encoder = encoder, .stored = stored, .levels = levels, .left = left, .code = code };
+        const rotated = try allocator.alloc(f32, dim);
+        errdefer allocator.free(rotated);
+        const turned_back = try allocator.alloc(f32, input.header.dim_in);
+        errdefer allocator.free(turned_back);
+        const scratch = try allocator.alloc(f32, product.scratch_len());
+        errdefer allocator.free(scratch);
+        return .{
+            .allocator = allocator,
+            .dim = dim,
+            .centers = input.centers,
+            .rotation = input.rotation,
+            .product = product,
+            .stored = stored,
+            .levels = levels,
+            .rotated = rotated,
+            .turned_back = turned_back,
+            .scratch = scratch,
+            .code = try allocator.alloc(u8, input.geometry.code_bytes),
+        };
     }
 
     fn deinit(self: *PageCodeMakers) void {
-        self.encoder.deinit(self.allocator);
         self.rows.deinit(self.allocator);
+        for ([_][]f32{ self.rotated, self.turned_back, self.scratch }) |buffer| self.allocator.free(buffer);
         self.allocator.free(self.stored);
         self.allocator.free(self.levels);
-        self.allocator.free(self.left);
         self.allocator.free(self.code);
     }
 
@@ -491,12 +754,9 @@ const PageCodeMakers = struct {
     }
 
     /// Leaves the code of a point in `code`.
-    fn encode(self: *PageCodeMakers, point: []const f32, factors: *u32, center_id: *u8) void {
-        const center = self.centers.nearest(point);
-        for (self.left, point, self.centers.at(center)) |*value, x, c| value.* = x - c;
-        const found = self.encoder.encode(self.left, self.levels);
-        quant.pack(self.levels, 0, self.encoder.params.memory_bits, self.code);
-        factors.* = self.encoder.store_factors(self.form, self.levels, found, self.centers.at(center), self.centers.norms2[center]).memory;
-        center_id.* = center;
+    fn encode(self: *PageCodeMakers, point: []const f32) void {
+        @memcpy(self.rotated, point);
+        self.rotation.undo(self.rotated, self.turned_back);
+        self.product.encode(self.scratch, self.turned_back, self.code);
     }
 };

@@ -129,6 +129,79 @@ pub const PageCodes = extern struct {
     }
 };
 
+/// page_codes.bin of an index whose pages have tables: this header, the product quantizer, then levels and cells, each at a
+/// multiple of 64 bytes and with padding behind it.
+pub const PageProducts = extern struct {
+    magic: [8]u8 = magic_expected.*,
+    page_count: u32,
+    /// Of a product code.
+    code_bytes: u32,
+    /// Of the quantizer, which follows this header.
+    product_bytes: u32,
+    level_count: u32,
+    /// Mean squared error of a product code.
+    code_error: f32,
+    /// The largest F of the upper codes of all vectors.
+    f_upper_max: f32,
+    /// Codes of a page in each level, ascending; the first has 1.
+    counts: [levels_max]u32,
+    /// Added to the estimate of a page code, for each level.
+    spreads: [levels_max]f32,
+    zeros: [2]u32 = @splat(0),
+
+    pub const magic_expected = "VELOPROD";
+    pub const levels_max = 3;
+    /// Consecutive pages for which one code stands.
+    pub const cell_pages = 64;
+
+    pub const Part = struct { begin: u64, end: u64 };
+
+    pub fn product(self: *const PageProducts) Part {
+        return .{ .begin = @sizeOf(PageProducts), .end = @sizeOf(PageProducts) + @as(u64, self.product_bytes) };
+    }
+
+    /// Codes of each page, page by page; without padding, as the other parts.
+    pub fn level(self: *const PageProducts, number: usize) Part {
+        var part = self.product();
+        for (self.counts[0 .. number + 1], 0..) |count, i| {
+            const begin = std.mem.alignForward(u64, part.end + @as(u64, if (i > 0) Codes.padding_bytes else 0), 64);
+            part = .{ .begin = begin, .end = begin + @as(u64, self.page_count) * count * self.code_bytes };
+        }
+        return part;
+    }
+
+    pub fn cell_count(self: *const PageProducts) u32 {
+        return (self.page_count + cell_pages - 1) / cell_pages;
+    }
+
+    /// A code of each cell.
+    pub fn cell_codes(self: *const PageProducts) Part {
+        const begin = std.mem.alignForward(u64, self.level(self.level_count - 1).end + Codes.padding_bytes, 64);
+        return .{ .begin = begin, .end = begin + @as(u64, self.cell_count()) * self.code_bytes };
+    }
+
+    /// The page in each cell whose first code that is, counted from the cell's first page.
+    pub fn cell_places(self: *const PageProducts) Part {
+        const begin = std.mem.alignForward(u64, self.cell_codes().end + Codes.padding_bytes, 64);
+        return .{ .begin = begin, .end = begin + self.cell_count() };
+    }
+
+    pub fn file_bytes(self: *const PageProducts) u64 {
+        return self.cell_places().end;
+    }
+
+    pub fn valid(self: *const PageProducts) bool {
+        if (!std.mem.eql(u8, &self.magic, magic_expected) or self.page_count < 1 or self.level_count < 1 or self.level_count > levels_max or
+            self.code_bytes < 1 or self.code_bytes > page.code_bytes_max or self.counts[0] != 1 or
+            !std.math.isFinite(self.code_error) or self.code_error < 0 or
+            !std.math.isFinite(self.f_upper_max) or self.f_upper_max < 0) return false;
+        for (self.counts[1..self.level_count], self.counts[0 .. self.level_count - 1]) |count, below|
+            if (count <= below or count > page.records_max) return false;
+        for (self.spreads[0..self.level_count]) |spread| if (!std.math.isFinite(spread) or spread < 0) return false;
+        return true;
+    }
+};
+
 /// pages.bin: a page that begins with this header, then the data pages.
 pub const Pages = extern struct {
     magic: [8]u8 = magic_expected.*,
@@ -152,6 +225,7 @@ comptime {
     std.debug.assert(@sizeOf(Codes) == 128);
     std.debug.assert(@sizeOf(Links) == 128);
     std.debug.assert(@sizeOf(PageCodes) == 64);
+    std.debug.assert(@sizeOf(PageProducts) == 64);
     std.debug.assert(@sizeOf(Pages) == 960);
 }
 
@@ -179,5 +253,52 @@ test "lengths and angles that no rows have are refused" {
             @field(header, name) = wrong;
             try std.testing.expect(!header.measures_valid());
         }
+    }
+}
+
+test "parts of page_codes.bin follow one another, and numbers that no build writes are refused" {
+    const right: PageProducts = .{
+        .page_count = 130,
+        .code_bytes = 16,
+        .product_bytes = 1001,
+        .level_count = 3,
+        .code_error = 0.5,
+        .f_upper_max = 0.1,
+        .counts = .{ 1, 3, 7 },
+        .spreads = .{ 3, 2, 1 },
+    };
+    try std.testing.expect(right.valid());
+    try std.testing.expectEqual(3, right.cell_count());
+    var at = right.product().end;
+    for (0..right.level_count) |number| {
+        const part = right.level(number);
+        try std.testing.expect(part.begin >= at and part.begin % 64 == 0);
+        try std.testing.expectEqual(130 * 16 * right.counts[number], part.end - part.begin);
+        at = part.end + Codes.padding_bytes;
+    }
+    try std.testing.expect(right.cell_codes().begin >= at);
+    try std.testing.expectEqual(right.cell_codes().begin + 3 * 16, right.cell_codes().end);
+    try std.testing.expectEqual(right.cell_places().begin + 3, right.file_bytes());
+    var wrong = right;
+    for ([_]u32{ 0, 65 }) |bytes| {
+        wrong.code_bytes = bytes;
+        try std.testing.expect(!wrong.valid());
+    }
+    wrong = right;
+    for ([_][3]u32{ .{ 1, 1, 7 }, .{ 2, 3, 7 }, .{ 1, 7, 3 }, .{ 1, 3, page.records_max + 1 } }) |counts| {
+        wrong.counts = counts;
+        try std.testing.expect(!wrong.valid());
+    }
+    wrong = right;
+    for ([_]f32{ -1, std.math.nan(f32), std.math.inf(f32) }) |number| {
+        wrong.spreads[1] = number;
+        try std.testing.expect(!wrong.valid());
+        wrong.spreads[1] = 2;
+        wrong.code_error = number;
+        try std.testing.expect(!wrong.valid());
+        wrong.code_error = 0;
+        wrong.f_upper_max = number;
+        try std.testing.expect(!wrong.valid());
+        wrong.f_upper_max = 0;
     }
 }

@@ -2,14 +2,17 @@
 //! the xxh3-64 of every byte before it, so that a flipped bit in the manifest itself is noticed too.
 const std = @import("std");
 const base = @import("base");
+const page = @import("page.zig");
 
 /// Raised when a reader of the former version could misread what this one writes.
 pub const format_version: u32 = 5;
 
-/// Pages that hold whole codes are laid out as no former reader knows.
-pub fn format_version_of(page_codes: bool) u32 {
-    return if (page_codes) 6 else format_version;
+/// Pages that hold whole codes, and pages with tables of neighbors, are laid out as no former reader knows.
+pub fn format_version_of(page_codes: bool, page_tables: bool) u32 {
+    return if (page_tables) format_version_newest else if (page_codes) 6 else format_version;
 }
+
+pub const format_version_newest = 7;
 
 pub const file_name = "manifest.json";
 pub const bytes_max = 16 * 1024 * 1024;
@@ -72,6 +75,12 @@ pub const Manifest = struct {
     page_links: bool = true,
     /// Pages hold whole codes, and page_codes.bin a few codes of each page: what is searched where codes find no room.
     page_codes: bool = false,
+    /// Pages end with a table of neighbors; so they do if `page_codes` is true, except in indexes of format 6.
+    page_tables: bool = false,
+    /// Of a product code, if there are tables; else 0.
+    code_bytes: u32 = 0,
+    /// Records that a page was to hold, if there are tables; else 0.
+    page_records: u32 = 0,
     page_size: u32,
     page_count: u32,
     edges: u64,
@@ -138,14 +147,16 @@ pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
     const Version = struct { format_version: u64 };
     const options: std.json.ParseOptions = .{ .ignore_unknown_fields = true, .allocate = .alloc_always };
     const version = std.json.parseFromSliceLeaky(Version, arena.allocator(), text, options) catch |err| return refuse(err);
-    if (version.format_version > format_version_of(true)) return error.NewerVersion;
+    if (version.format_version > format_version_newest) return error.NewerVersion;
     if (version.format_version < format_version) return error.OlderVersion;
     const at = std.mem.lastIndexOf(u8, text, checksum_key) orelse return error.BadManifest;
     const found = text[at + checksum_key.len ..];
     const sum = checksum_text(base.checksum(text[0..at]));
     if (!std.mem.eql(u8, found, sum ++ "\"\n}\n")) return error.BadManifest;
     const value = std.json.parseFromSliceLeaky(Manifest, arena.allocator(), text, options) catch |err| return refuse(err);
-    if (value.format_version != format_version_of(value.page_codes)) return error.BadManifest;
+    if (value.format_version != format_version_of(value.page_codes, value.page_tables)) return error.BadManifest;
+    if (value.page_tables and !value.page_codes) return error.BadManifest;
+    if (value.page_tables != (value.code_bytes > 0) or value.code_bytes > page.code_bytes_max) return error.BadManifest;
     for (value.files) |file| if (!is_plain_name(file.name)) return error.BadManifest;
     return .{ .arena = arena, .value = value };
 }
@@ -213,6 +224,31 @@ test "another version is told apart from damage" {
     try std.testing.expectError(error.OlderVersion, parse(allocator, "{\"format_version\": 1, \"other\": []}"));
     try std.testing.expectError(error.BadManifest, parse(allocator, std.fmt.comptimePrint("{{\"format_version\": {d}}}", .{format_version})));
     try std.testing.expectError(error.BadManifest, parse(allocator, "nonsense"));
+}
+
+test "each form of pages has a version of its own" {
+    const allocator = std.testing.allocator;
+    var manifest = example(5, &example_files);
+    for ([_]struct { u32, bool, bool, u32, bool }{
+        .{ 5, false, false, 0, true },
+        .{ 6, true, false, 0, true },
+        .{ 7, true, true, 16, true },
+        .{ 6, true, true, 16, false },
+        .{ 7, true, false, 0, false },
+        .{ 7, false, true, 16, false },
+        .{ 7, true, true, 0, false },
+        .{ 7, true, true, page.code_bytes_max + 1, false },
+        .{ 6, true, false, 16, false },
+    }) |case| {
+        manifest.format_version, manifest.page_codes, manifest.page_tables, manifest.code_bytes, const good = case;
+        const text = try write(allocator, &manifest);
+        defer allocator.free(text);
+        if (parse(allocator, text)) |found| {
+            var parsed = found;
+            defer parsed.deinit();
+            try std.testing.expect(good);
+        } else |err| try std.testing.expect(!good and err == error.BadManifest);
+    }
 }
 
 test "a file of another folder is none of the index" {

@@ -16,11 +16,18 @@
 //!   …       c * 2             factor F of the full code, as a share of that of the upper code (u16)
 //!   …       c * 1             color: records of one color lie within tau of each other
 //!   …       c * 2             adjacency end: one past the list's last byte, from a; only in pages with lists
-//!   a       …                 adjacency lists (page_lists.zig), then zeros; only in pages with lists
+//!   a       …                 adjacency lists (page_lists.zig); only in pages with lists
+//!   …       …                 ids of the table of neighbors, a list of vertex `first` (page_lists.zig); this and the next
+//!                             only in pages with a table
+//!   …       t * code_bytes    product codes of these neighbors, by ascending id; then zeros
+//!
+//! The table of a page names neighbors of its records outside the page, with a product code each: a search knows from it
+//! which page to read next, without anything in memory for each vector.
 //!
 //! All little-endian. Vertex `first + i` is record `i`, so no slot stores an id.
 const std = @import("std");
 const base = @import("base");
+const page_lists = @import("page_lists.zig");
 const assert = std.debug.assert;
 
 pub const header_bytes = 24;
@@ -30,6 +37,12 @@ const upper_factor_bytes = 5;
 /// No float of 16 bits that is not negative is larger (docs/FORMAT.md, "Codes and their packing").
 pub const upper_factor_largest = 0xfeff;
 pub const records_max = 512;
+/// Neighbors in a page's table.
+pub const table_max = page_lists.neighbors_max;
+/// Bytes of a table without neighbors, at most.
+pub const table_bytes_min = 4;
+/// Bytes of a product code.
+pub const code_bytes_max = 64;
 
 pub const Corrupt = error{
     BadChecksum,
@@ -38,6 +51,7 @@ pub const Corrupt = error{
     BadRecordCount,
     BadAdjacency,
     BadFactors,
+    BadTable,
 };
 
 pub fn describe(corrupt: Corrupt) []const u8 {
@@ -48,6 +62,7 @@ pub fn describe(corrupt: Corrupt) []const u8 {
         error.BadRecordCount => "its record count is impossible",
         error.BadFactors => "a factor of a code is no number",
         error.BadAdjacency => "its adjacency lists overlap or leave the page",
+        error.BadTable => "its table of neighbors is damaged",
     };
 }
 
@@ -59,6 +74,8 @@ pub const Geometry = struct {
     lists: bool,
     /// Of a record's upper code, where pages hold whole codes; else 0.
     upper_bytes: u32 = 0,
+    /// Of a product code, where pages end with a table of neighbors; else 0.
+    code_bytes: u32 = 0,
 
     /// Bytes a record takes beside its adjacency list.
     pub fn record_bytes(self: Geometry) u32 {
@@ -90,7 +107,15 @@ pub const View = struct {
     /// Empty in pages without lists.
     ends: []align(1) const u16,
     adjacency_start: u32,
+    /// 0 in pages without a table.
+    code_bytes: u32,
 
+    pub const Table = struct {
+        /// Ascending, none of them on this page.
+        ids: []const u32,
+        /// `code_bytes` each, in the order of `ids`.
+        codes: [*]const u8,
+    };
     pub const Uppers = struct { factors: []const u32, center_ids: []const u8, codes: [*]const u8 };
     pub const Expected = struct { page_index: u32, first_vertex: u32, record_count: u32 };
 
@@ -142,6 +167,7 @@ pub const View = struct {
             .colors = colors,
             .ends = ends,
             .adjacency_start = geometry.bytes_needed(count, 0),
+            .code_bytes = geometry.code_bytes,
         };
     }
 
@@ -157,6 +183,19 @@ pub const View = struct {
         const end: u32 = self.ends[index];
         if (begin > end or self.adjacency_start + end > self.page_size) return error.BadAdjacency;
         return .{ .bytes = self.bytes + self.adjacency_start + begin, .length = end - begin };
+    }
+
+    /// The table of neighbors, whose ids are decoded into `out`; empty in pages without one. Ids are below `n`.
+    pub fn table(self: *const View, lists: *const page_lists.Codec, n: u32, out: *[table_max]u32) error{BadTable}!Table {
+        if (self.code_bytes == 0) return .{ .ids = &.{}, .codes = self.bytes };
+        const begin = self.adjacency_start + if (self.ends.len > 0) self.ends[self.ends.len - 1] else 0;
+        if (begin > self.page_size) return error.BadTable;
+        const room = self.page_size - begin;
+        var length: u32 = undefined;
+        const ids = lists.decode_within(self.first_vertex, self.bytes + begin, room, n, out, &length) catch return error.BadTable;
+        if (ids.len * self.code_bytes > room - length) return error.BadTable;
+        for (ids) |id| if (self.has(id)) return error.BadTable;
+        return .{ .ids = ids, .codes = self.bytes + begin + length };
     }
 };
 
@@ -208,6 +247,20 @@ pub const Composer = struct {
         self.at_adjacency += @intCast(list.len);
         const end: u16 = @intCast(self.at_adjacency - self.geometry.bytes_needed(c, 0));
         std.mem.writeInt(u16, self.bytes[codes_end + (factor_bytes + 1) * c + 2 * i ..][0..2], end, .little);
+    }
+
+    /// Bytes for the table, once all records were added.
+    pub fn room(self: *const Composer) u32 {
+        assert(self.added == self.record_count);
+        return self.geometry.page_size - self.at_adjacency;
+    }
+
+    /// `list` is the encoded list of the ids, which fits with `codes` into `room`.
+    pub fn add_table(self: *Composer, list: []const u8, codes: []const u8) void {
+        assert(list.len + codes.len <= self.room());
+        @memcpy(self.bytes[self.at_adjacency..][0..list.len], list);
+        @memcpy(self.bytes[self.at_adjacency + list.len ..][0..codes.len], codes);
+        self.at_adjacency += @intCast(list.len + codes.len);
     }
 
     pub fn seal(self: *Composer) void {
@@ -320,5 +373,61 @@ test "an offset that is no number is refused" {
         composer.seal();
         const parsed = View.parse(&bytes, geometry, expected);
         if (std.math.isFinite(offset)) _ = try parsed else try std.testing.expectError(error.BadFactors, parsed);
+    }
+}
+
+test "a table reads back, and one that names its own page, leaves the page or exceeds the index is refused" {
+    const seed = std.testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    for (0..200) |_| {
+        const geometry: Geometry = .{ .page_size = 4096, .lower_bytes = 60, .salt = 1, .lists = random.boolean(), .upper_bytes = 16, .code_bytes = random.uintAtMost(u32, 7) * 8 };
+        const n = 100 + random.uintLessThan(u32, 100_000);
+        const count = random.uintLessThan(u32, 13) + 1;
+        const first = random.uintAtMost(u32, n - count);
+        var statistics: page_lists.Codec.Statistics = .init(table_max);
+        var given: [table_max]u32 = undefined;
+        var len: usize = 0;
+        for (0..random.uintAtMost(u32, 40)) |_| {
+            const id = random.uintLessThan(u32, n);
+            if (id >= first and id < first + count or std.mem.indexOfScalar(u32, given[0..len], id) != null) continue;
+            given[len] = id;
+            len += 1;
+        }
+        std.mem.sort(u32, given[0..len], {}, std.sort.asc(u32));
+        statistics.count(first, given[0..len]);
+        const lists = page_lists.Codec.train(&statistics);
+        var codes: [table_max * code_bytes_max]u8 = undefined;
+        random.bytes(&codes);
+        var encoded: [2048]u8 = undefined;
+        const length = lists.encode(first, given[0..len], &encoded);
+        var bytes: [4096 + page_lists.over_read_bytes]u8 align(4) = undefined;
+        var composer = Composer.init(bytes[0..4096], geometry, 0, first, count);
+        for (0..count) |_| composer.add(.{ .code = codes[0..16], .factors = 0, .center = 0 }, codes[0..60], 0, 0, 0, if (geometry.lists) "list" else "");
+        if (geometry.code_bytes > 0) composer.add_table(encoded[0..length], codes[0 .. len * geometry.code_bytes]);
+        composer.seal();
+        const view = try View.parse(bytes[0..4096], geometry, .{ .page_index = 0, .first_vertex = first, .record_count = count });
+        var ids: [table_max]u32 = undefined;
+        const table = try view.table(&lists, n, &ids);
+        try std.testing.expectEqualSlices(u32, if (geometry.code_bytes > 0) given[0..len] else &.{}, table.ids);
+        if (table.ids.len == 0) continue;
+        try std.testing.expectEqualSlices(u8, codes[0 .. len * geometry.code_bytes], table.codes[0 .. len * geometry.code_bytes]);
+        try std.testing.expectError(error.BadTable, view.table(&lists, given[len - 1], &ids));
+        var wrong = view;
+        wrong.code_bytes = 4096;
+        try std.testing.expectError(error.BadTable, wrong.table(&lists, n, &ids));
+        wrong = view;
+        wrong.page_size = view.adjacency_start + if (geometry.lists) 4 * count else 0;
+        try std.testing.expectError(error.BadTable, wrong.table(&lists, n, &ids));
+        wrong = view;
+        wrong.record_count = n; // a neighbor above the first vertex is on the page
+        if (given[len - 1] > first) try std.testing.expectError(error.BadTable, wrong.table(&lists, n, &ids));
+        random.bytes(bytes[view.adjacency_start..4096]);
+        const damaged = view.table(&lists, n, &ids) catch continue;
+        for (damaged.ids, 0..) |id, i| {
+            try std.testing.expect(id < n and !view.has(id));
+            try std.testing.expect(i == 0 or damaged.ids[i - 1] < id);
+        }
     }
 }

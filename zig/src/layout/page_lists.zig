@@ -136,6 +136,19 @@ pub const Codec = struct {
     /// `over_read_bytes` more. Ids come ascending and below `n`; anything else is error.BadList.
     pub fn decode(self: *const Codec, vertex: u32, bytes: [*]const u8, length: u32, n: u32, out: []u32) DecodeError![]u32 {
         var reader: adjacency.Reader = .{ .bytes = bytes, .position = 0, .end = length * 8 };
+        return self.decode_from(&reader, vertex, n, out);
+    }
+
+    /// As `decode`, for a list of unknown length within `bytes[0..room]`; `length` becomes the number of its bytes.
+    pub fn decode_within(self: *const Codec, vertex: u32, bytes: [*]const u8, room: u32, n: u32, out: []u32, length: *u32) DecodeError![]u32 {
+        var reader: adjacency.Reader = .{ .bytes = bytes, .position = 0, .end = room * 8 };
+        const ids = try self.decode_from(&reader, vertex, n, out);
+        if (reader.position > reader.end) return error.BadList;
+        length.* = (reader.position + 7) / 8;
+        return ids;
+    }
+
+    inline fn decode_from(self: *const Codec, reader: *adjacency.Reader, vertex: u32, n: u32, out: []u32) DecodeError![]u32 {
         const missing = try reader.value(&self.codes[count_code]);
         if (missing > self.longest) return error.BadList;
         const count = self.longest - missing;
@@ -249,6 +262,10 @@ test "lists of every length survive a round trip, and the size is what encoded_b
             try std.testing.expectEqual(codec.encoded_bytes(vertex, ids), length);
             var out: [neighbors_max]u32 = undefined;
             try std.testing.expectEqualSlices(u32, ids, try codec.decode(vertex, &bytes, length, n, &out));
+            if (Any == adjacency.Codec) continue;
+            var found: u32 = undefined;
+            try std.testing.expectEqualSlices(u32, ids, try codec.decode_within(vertex, &bytes, bytes.len - over_read_bytes, n, &out, &found));
+            try std.testing.expectEqual(length, found);
         }
     };
 }

@@ -9,8 +9,9 @@
 //!   20      4     zero
 //!   24      …     lower bits, p * l bits in whole bytes, then upper bits, p + (n >> l) + 1 bits in whole bytes
 //!
-//! In memory the sequence is unfolded into a page per block of vertices (Directory), which finds a vertex's page in
-//! one or two steps and costs a quarter of a byte a vertex.
+//! In memory (Directory) the sequence is either unfolded into a page per block of vertices, which finds a vertex's page in
+//! one or two steps and takes a quarter of a byte per vertex, or, if nearly all pages have the same number of records, a few
+//! runs of such pages.
 const std = @import("std");
 const base = @import("base");
 const records_max = @import("page.zig").records_max;
@@ -64,10 +65,17 @@ pub const DecodeError = error{ BadStarts, OutOfMemory };
 /// The page of every vertex.
 pub const Directory = struct {
     n: u32,
+    pages: u32,
+    /// Runs of pages with the same number of records, and one of no pages at the end; empty if they would take a large share of
+    /// what the other two arrays take, which are empty otherwise.
+    runs: []Run,
     starts: []u32, // page_count + 1, the last is n
     block_pages: []u32, // page of the first vertex of each block
 
     pub const block_size = 16;
+    const runs_share = 4;
+
+    const Run = struct { page: u32, vertex: u32, records: u32 };
 
     pub fn decode(allocator: std.mem.Allocator, bytes: []const u8) DecodeError!Directory {
         if (bytes.len < header_bytes or !std.mem.eql(u8, bytes[0..8], magic)) return error.BadStarts;
@@ -95,37 +103,80 @@ pub const Directory = struct {
         starts[pages] = n;
         // Callers that score a page have room for this many records.
         for (starts[0..pages], starts[1..]) |start, end| if (end - start > records_max) return error.BadStarts;
-        const block_pages = try allocator.alloc(u32, (n + block_size - 1) / block_size);
+        const blocks = (n + block_size - 1) / block_size;
+        const runs_max = (starts.len + blocks) * @sizeOf(u32) / @sizeOf(Run) / runs_share;
+        if (try runs_of(allocator, starts, runs_max)) |runs| {
+            allocator.free(starts);
+            return .{ .n = n, .pages = pages, .runs = runs, .starts = &.{}, .block_pages = &.{} };
+        }
+        const block_pages = try allocator.alloc(u32, blocks);
         var page: u32 = 0;
         for (block_pages, 0..) |*block_page, block| {
             while (starts[page + 1] <= block * block_size) page += 1;
             block_page.* = page;
         }
-        return .{ .n = n, .starts = starts, .block_pages = block_pages };
+        return .{ .n = n, .pages = pages, .runs = &.{}, .starts = starts, .block_pages = block_pages };
+    }
+
+    /// Null if there are more than `most`.
+    fn runs_of(allocator: std.mem.Allocator, starts: []const u32, most: usize) error{OutOfMemory}!?[]Run {
+        var runs: std.ArrayList(Run) = .empty;
+        defer runs.deinit(allocator);
+        for (starts[0 .. starts.len - 1], starts[1..], 0..) |start_of, end, page| {
+            if (runs.items.len > 0 and runs.items[runs.items.len - 1].records == end - start_of) continue;
+            if (runs.items.len + 2 > most) return null;
+            try runs.append(allocator, .{ .page = @intCast(page), .vertex = start_of, .records = end - start_of });
+        }
+        try runs.append(allocator, .{ .page = @intCast(starts.len - 1), .vertex = starts[starts.len - 1], .records = 1 });
+        return try runs.toOwnedSlice(allocator);
     }
 
     pub fn deinit(self: *Directory, allocator: std.mem.Allocator) void {
+        allocator.free(self.runs);
         allocator.free(self.starts);
         allocator.free(self.block_pages);
     }
 
     pub inline fn page_count(self: *const Directory) u32 {
-        return @intCast(self.starts.len - 1);
+        return self.pages;
+    }
+
+    /// The first vertex of a page; of the page after the last one n.
+    pub inline fn first_vertex(self: *const Directory, page: u32) u32 {
+        assert(page <= self.pages);
+        if (self.runs.len == 0) return self.starts[page];
+        const run = self.run_with("page", page);
+        return run.vertex + (page - run.page) * run.records;
     }
 
     pub inline fn page_of(self: *const Directory, vertex: u32) u32 {
         assert(vertex < self.n);
+        if (self.runs.len > 0) {
+            const run = self.run_with("vertex", vertex);
+            return run.page + (vertex - run.vertex) / run.records;
+        }
         var page = self.block_pages[vertex / block_size];
         while (self.starts[page + 1] <= vertex) page += 1;
         return page;
     }
 
+    /// The last run that begins at or before a page or a vertex.
+    fn run_with(self: *const Directory, comptime begin: []const u8, wanted: u32) *const Run {
+        var from: usize = 0;
+        var to = self.runs.len;
+        while (to - from > 1) {
+            const middle = from + (to - from) / 2;
+            if (@field(self.runs[middle], begin) <= wanted) from = middle else to = middle;
+        }
+        return &self.runs[from];
+    }
+
     pub inline fn record_count(self: *const Directory, page: u32) u32 {
-        return self.starts[page + 1] - self.starts[page];
+        return self.first_vertex(page + 1) - self.first_vertex(page);
     }
 
     pub fn memory_bytes(self: *const Directory) u64 {
-        return (self.starts.len + self.block_pages.len) * 4;
+        return (self.starts.len + self.block_pages.len) * @sizeOf(u32) + self.runs.len * @sizeOf(Run);
     }
 };
 
@@ -152,9 +203,35 @@ test "every vertex finds its page, for many shapes" {
             try std.testing.expectEqual(starts.items.len, directory.page_count());
             for (0..n) |v| {
                 const page = directory.page_of(@intCast(v));
-                try std.testing.expect(directory.starts[page] <= v and v < directory.starts[page + 1]);
+                try std.testing.expect(directory.first_vertex(page) <= v and v < directory.first_vertex(page + 1));
             }
+            for (starts.items, 0..) |start, page| try std.testing.expectEqual(start, directory.first_vertex(@intCast(page)));
             if (n > 1) try std.testing.expectError(error.BadStarts, Directory.decode(allocator, bytes[0 .. bytes.len - 1]));
+        }
+    }
+}
+
+test "pages of the same number of records take next to no memory, with a few others among them" {
+    const allocator = std.testing.allocator;
+    for ([_]u32{ 0, 1, 20, 999 }) |others| {
+        var starts: [1000]u32 = undefined;
+        var n: u32 = 0;
+        for (&starts, 0..) |*start, page| {
+            start.* = n;
+            n += if (page % 1000 < others) 5 + @as(u32, @intCast(page % 2)) else 13;
+        }
+        const bytes = try allocator.alloc(u8, encoded_bytes(n, starts.len));
+        defer allocator.free(bytes);
+        encode(n, &starts, bytes);
+        var directory = try Directory.decode(allocator, bytes);
+        defer directory.deinit(allocator);
+        try std.testing.expectEqual(others < 999, directory.runs.len > 0);
+        try std.testing.expect(directory.memory_bytes() <= if (others < 999) 12 * (others + 2) else 8000);
+        try std.testing.expectEqual(n, directory.first_vertex(1000));
+        for (starts, 0..) |start, page| {
+            try std.testing.expectEqual(start, directory.first_vertex(@intCast(page)));
+            try std.testing.expectEqual(page, directory.page_of(start));
+            if (start > 0) try std.testing.expectEqual(page - 1, directory.page_of(start - 1));
         }
     }
 }

@@ -32,10 +32,12 @@ pub const Calibration = struct {
     plan: Plan = .links_in_memory,
     /// Links a vertex in memory, or codes of each page; 0 on the links-on-disk plan.
     kept: u32 = 0,
+    /// Pages are ranked by their codes, and nothing is traversed.
+    ranks: bool = false,
 
     pub fn of(manifest: *const layout.manifest.Manifest, plan: Plan, kept: u32) Calibration {
         const table: *const Table = if (manifest.calibration) |*found| found else return .{ .plan = plan };
-        return .{ .table = table, .plan = plan, .kept = if (plan == .links_on_disk) 0 else kept };
+        return .{ .table = table, .plan = plan, .kept = if (plan == .links_on_disk) 0 else kept, .ranks = plan == .walk and !manifest.page_tables };
     }
 
     /// Whether walks ended by distance when the table was measured.
@@ -57,7 +59,7 @@ pub const Calibration = struct {
 
     /// Whether the graph does not reach a recall that a look at all codes comes nearer to.
     pub fn prefers_scan(self: Calibration, k: u32, recall: f32) bool {
-        if (self.plan == .pages) return false; // which has no codes to look at
+        if (self.plan == .walk) return false; // which has no codes to look at
         const around = self.curves_around() orelse return false;
         const scanned = self.table.?.scan orelse return false;
         const like = self.recall_like(k, recall);
@@ -86,7 +88,7 @@ pub const Calibration = struct {
     /// queries miss theirs, the graph loses its way, as between tight clusters, and a filter makes that worse: with 2,000
     /// clusters of ten rows, of which half pass, three to four times the list finds what the list alone finds without one.
     pub fn stretch(self: Calibration, k: u32, recall: f32) f32 {
-        if (self.plan == .pages) return 1; // a filter takes no way away where there is none
+        if (self.ranks) return 1;
         const table = self.table orelse return 1;
         const widest = self.widest_curve() orelse return 1;
         const like = self.recall_like(k, recall);
@@ -182,9 +184,9 @@ pub const Calibration = struct {
         const table = self.table orelse return null;
         var best: ?*const Curve = null;
         for (table.curves) |*curve| {
-            if (curve.k != k_measured or curve.points.len == 0 or (plan_of(curve) == .pages) != (self.plan == .pages)) continue;
+            if (curve.k != k_measured or curve.points.len == 0 or (plan_of(curve) == .walk) != (self.plan == .walk)) continue;
             if (best == null or kept_of(curve) > kept_of(best.?)) best = curve;
-            if (self.plan == .pages and kept_of(curve) == self.kept) return curve;
+            if (self.plan == .walk and kept_of(curve) == self.kept) return curve;
         }
         return best;
     }
@@ -213,7 +215,7 @@ pub const Calibration = struct {
 };
 
 fn plan_of(curve: *const Curve) Plan {
-    return if (curve.page_codes > 0) .pages else if (curve.links > 0) .links_in_memory else .links_on_disk;
+    return if (curve.page_codes > 0) .walk else if (curve.links > 0) .links_in_memory else .links_on_disk;
 }
 
 fn kept_of(curve: *const Curve) u32 {

@@ -4,6 +4,7 @@ const io = @import("io");
 const layout = @import("layout");
 const base = @import("base");
 const builtin = @import("builtin");
+const index = @import("index");
 const job_file = @import("job.zig");
 const Shared = @import("shared.zig").Shared;
 const segments_file = @import("segments.zig");
@@ -33,7 +34,7 @@ pub const Options = struct {
     simulated_seed: u64 = 0,
     simulated_faults: u32 = 0,
 
-    /// Buffers fit the first segment, and others that need no larger ones.
+    /// Buffers fit the first segment, others of its folder, and all that need no larger ones.
     pub const Room = struct {
         page_sizes: [io.file_count]u32,
         /// Queries hold on to pages.
@@ -43,7 +44,7 @@ pub const Options = struct {
             const reader = shared.reader;
             // If it stores none, others may: untouched buffers take no memory.
             const vectors: layout.vectors.Geometry = .of(reader.header.dim_in * @as(u32, @intCast(reader.dtype.bytes())), 0);
-            return .{ .page_sizes = .{ reader.pages_header.page_size, vectors.page_size }, .holds_pages = shared.plan == .links_on_disk };
+            return .{ .page_sizes = .{ @max(reader.pages_header.page_size, index.page_size_most(reader.header.dim_in)), vectors.page_size }, .holds_pages = shared.plan == .links_on_disk };
         }
 
         fn holds(self: Room, other: Room) bool {
@@ -449,7 +450,7 @@ fn Worker(comptime Device: type) type {
         /// The page cache had all that was wanted: that was no round of reads.
         fn go_on_without_reads(self: *Self, number: u32) void {
             const subsearches = self.subsearches_of(number);
-            if (subsearches.count() == 1) subsearches.at(0).search.cost.rounds -|= 1;
+            if (subsearches.count() == 1) subsearches.at(0).search.end_round_without_reads();
             self.slots[number].asked_us = 0;
             self.ready_if_complete(number);
         }
@@ -603,7 +604,7 @@ fn Worker(comptime Device: type) type {
             }
             const view = layout.page.View.parse(read.data(), reader.page_geometry(), reader.expected_page(page)) catch |err| return switch (err) {
                 error.BadChecksum, error.WrongPage, error.WrongIndex => .{ .damaged = .corrupt },
-                error.BadRecordCount, error.BadAdjacency, error.BadFactors => .broken,
+                error.BadRecordCount, error.BadAdjacency, error.BadFactors, error.BadTable => .broken,
             };
             return .{ .view = view };
         }

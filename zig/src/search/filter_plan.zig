@@ -29,7 +29,12 @@ pub const read_all_max = 64;
 /// Shared links: what a vertex that is followed brings is like that of so many links of its own.
 const links_like = 64;
 
-/// Codes of pages: pages whose finer codes are looked at: at least one in so many, and several times as many as are read.
+/// Pages that are traversed: of so few matches all pages are read.
+pub const matches_read_max = 128;
+/// So few pages with a match are all compared.
+const pages_listed_max = 1000;
+
+/// Pages without tables: pages whose finer codes are looked at: at least one in so many, and several times as many as are read.
 pub const looked_share = 8;
 pub const looked_lists = 8;
 
@@ -184,7 +189,7 @@ pub const Case = struct {
 
 /// The plan that a search takes. With links on disk filtered traversal is not possible: the filter is applied late.
 pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) FilterPlan {
-    if (shared.plan == .pages) return .gate; // only pages with something that passes are read (query.zig)
+    if (shared.plan == .walk) return if (matches_of(shared, filter) <= matches_read_max) .scan else .gate;
     return switch (parameters.filter_plan) {
         .auto => Case.of(shared, filter, parameters).choose().plan,
         .gate => if (shared.plan == .links_in_memory) .gate else .late,
@@ -194,10 +199,67 @@ pub fn plan_of(shared: *const Shared, filter: *const filter_room.Filter, paramet
 
 /// The expected cost of each plan, and the choice.
 pub fn choice_of(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Choice {
-    if (shared.plan != .pages) return Case.of(shared, filter, parameters).choose();
+    if (shared.plan != .walk) return Case.of(shared, filter, parameters).choose();
     const none: Cost = .{ .possible = false };
-    return .{ .plan = .gate, .scan = none, .traversal = expected_of_pages(shared, filter, parameters), .late = none };
+    const matches = matches_of(shared, filter);
+    const reads = @min(matches, @as(f64, @floatFromInt(shared.reader.directory.page_count())) * pages_passing(shared, filter));
+    const scan: Cost = if (matches <= matches_read_max) .{ .reads = reads, .ns = reads * read_ns } else none;
+    const traversal = if (shared.reader.page_products == null) expected_of_pages(shared, filter, parameters) else expected_of_walk(shared, filter, parameters);
+    return .{ .plan = plan_of(shared, filter, parameters), .scan = scan, .traversal = traversal, .late = none };
 }
+
+fn matches_of(shared: *const Shared, filter: *const filter_room.Filter) f64 {
+    return filter.estimate() * @as(f64, @floatFromInt(shared.reader.n()));
+}
+
+/// The share of pages with a row that passes, as if rows passed by chance.
+pub fn pages_passing(shared: *const Shared, filter: *const filter_room.Filter) f64 {
+    const reader = shared.reader;
+    const records = @as(f64, @floatFromInt(reader.n())) / @as(f64, @floatFromInt(reader.directory.page_count()));
+    return @max(1e-9, 1 - std.math.pow(f64, 1 - @min(1, filter.estimate()), records));
+}
+
+/// Whether a traversal of pages begins at all pages with a match.
+pub fn lists_matches(shared: *const Shared, filter: *const filter_room.Filter) bool {
+    if (shared.reader.page_products == null) return false;
+    const pages: f64 = @floatFromInt(shared.reader.directory.page_count());
+    return pages > pages_compared_anyway and pages * pages_passing(shared, filter) <= pages_listed_max;
+}
+
+/// Seeds of an index of so many pages are chosen among all of them.
+const pages_compared_anyway = 4096;
+
+/// Cells whose pages are compared, so that as many seeds pass as without a filter.
+pub fn cells_looked(shared: *const Shared, filter: ?*const filter_room.Filter, wanted: u32, most: u32) u32 {
+    const share = if (filter) |one| pages_passing(shared, one) else 1;
+    return @intFromFloat(@min(@as(f64, @floatFromInt(most)), @ceil(@as(f64, @floatFromInt(wanted)) / share)));
+}
+
+/// The list of vertices that pass, of a traversal of pages.
+pub fn walk_list_size(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
+    const size: f64 = @floatFromInt(parameters_file.list_size_filtered(parameters));
+    const share = std.math.clamp(filter.estimate(), 1 / @as(f64, @floatFromInt(shared.reader.n())), 1);
+    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters.k)), @ceil(size * (1 - list_saved * @min(1, @log2(1 / share))))));
+}
+
+/// The part of the list that the second list of a traversal saves: what it reads for its tables holds matches, too. Over
+/// sift100k recall 0.95 takes 32 entries without a filter, 24 if half of the rows pass, and 20 if a tenth does.
+const list_saved = 0.2;
+
+/// The expected cost of a traversal of pages, as simulated (docs/decisions/0024).
+fn expected_of_walk(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Cost {
+    const reader = shared.reader;
+    const pages: f64 = @floatFromInt(reader.directory.page_count());
+    const list_size: f64 = @floatFromInt(walk_list_size(shared, filter, parameters));
+    const reads = @min(pages, reads_of_list * list_size);
+    const estimates = @min(pages, pages_compared_anyway) * @as(f64, @floatFromInt(reader.page_codes_kept())) + new_of_table * reads;
+    const estimate_ns = estimate_of_code_ns(@floatFromInt(reader.page_products.?.product.parts));
+    return .{ .reads = reads, .estimates = estimates, .expanded = reads, .ns = estimates * estimate_ns + reads * read_ns };
+}
+
+/// Pages that a traversal reads for a place in its list; vertices of a table that were not met.
+const reads_of_list = 0.75;
+const new_of_table = 80;
 
 /// Pages that a search with a filter reads: answers lie farther than the pages they are on seem to. So many more as a list
 /// without a filter would have to hold, less those on which nothing passes; and more where few pass, for then hardly two of the

@@ -34,7 +34,7 @@ pub const SegmentSearch = struct {
 
     /// Of its pages all have to be there before it goes on, so that its answer does not depend on which came first.
     pub fn waits_for_all(self: *const SegmentSearch) bool {
-        return self.search.shared.plan != .links_on_disk or switch (self.search.state) {
+        return self.search.shared.plan == .links_in_memory or switch (self.search.state) {
             .coded, .rescore, .every => true,
             else => false,
         };
@@ -194,7 +194,8 @@ pub const JobSegment = struct {
         for (self.filters) |handle| {
             const filter = handle orelse continue;
             if (filter.matches_found() != null) continue;
-            if (filter_plan.plan_of(self.segment.shared, filter, &self.parameters) == .scan) _ = try @constCast(filter).matches();
+            const shared = self.segment.shared;
+            if (filter_plan.plan_of(shared, filter, &self.parameters) == .scan or filter_plan.lists_matches(shared, filter)) _ = try @constCast(filter).matches();
         }
     }
 };

@@ -118,6 +118,20 @@ pub const List = struct {
     }
 };
 
+/// How many of these candidates, which ascend, are within a distance given by its rank.
+pub fn count_within(candidates: []const Candidate, rank: i32) usize {
+    return std.sort.upperBound(Candidate, candidates, rank, struct {
+        fn order(wanted: i32, candidate: Candidate) std.math.Order {
+            return std.math.order(wanted, candidate.rank());
+        }
+    }.order);
+}
+
+/// The distance of a rank.
+pub fn distance_of(rank: i32) f32 {
+    return (Candidate{ .key = @as(i64, rank) << 32 }).distance();
+}
+
 /// A heap of vertices that may not be answers but lead on. When full, newcomers are dropped.
 pub const Frontier = struct {
     items: []Found,
@@ -397,6 +411,18 @@ test "a walk that ends by distance has followed the nearest, and nothing that is
             try testing.expect(candidate.expanded());
             try testing.expectEqual(met[i], candidate.distance());
         }
+    }
+}
+
+test "candidates within a distance are counted by its rank" {
+    var list = try List.init(testing.allocator, 8);
+    defer list.deinit(testing.allocator);
+    list.reset(8);
+    for ([_]f32{ -3, 5, 0, -0.0, 2, 5 }, 0..) |distance, vertex| _ = list.insert(@intCast(vertex), distance);
+    for ([_]f32{ -4, -3, -1, 0, 2, 4, 5, 6 }, [_]usize{ 0, 1, 1, 3, 4, 4, 6, 6 }) |distance, count| {
+        const rank = Candidate.of(0, distance).rank();
+        try testing.expectEqual(distance, distance_of(rank));
+        try testing.expectEqual(count, count_within(list.slice(), rank));
     }
 }
 

@@ -4,7 +4,7 @@
 //!   idle ──▶ graph ──────────┐
 //!     ├────▶ filtered ▶ scan ┤
 //!     ├────▶ scan ───────────┼──▶ rescore ──┐
-//!     ├────▶ ranked ─────────┤              │
+//!     ├────▶ walk ───────────┤              │
 //!     ├────▶ disk ───────────┼──▶ drain ────┤
 //!     │                      └──────────────┼──▶ done
 //!     └────▶ every ─────────────────────────┘          from any state `end` leads back to idle
@@ -17,7 +17,7 @@
 //!   graph    Follows links in memory, best first, with codes in memory, until every candidate was expanded that is near enough.
 //!   filtered The same with a filter in front of the list. Where that turns out dearer it becomes a scan.
 //!   scan     The codes of all that may be answers were looked at: there is nothing to navigate to.
-//!   ranked   Codes of pages have said which to read.
+//!   walk     Follows tables of neighbors from page to page, and goes on with whatever arrives (walk.zig).
 //!   disk     Follows links on disk, and goes on with whatever pages are there.
 //!   drain    Links on disk, nothing more is wanted: what is on its way may still be among the answers.
 //!   rescore  The best by codes are scored from the stored vectors (rescoring.zig).
@@ -40,6 +40,7 @@ const parameters_file = @import("parameters.zig");
 const pages_file = @import("pages.zig");
 const shared_file = @import("shared.zig");
 const filter_plan = @import("filter_plan.zig");
+const walk_file = @import("walk.zig");
 const Navigated = @import("job.zig").Navigated;
 const Shared = shared_file.Shared;
 const File = shared_file.File;
@@ -103,8 +104,8 @@ pub const State = union(enum) {
     graph: Graph,
     filtered: FilteredTraversal,
     scan,
-    ranked: Ranked,
-    disk: Walk,
+    walk: walk_file.Walk,
+    disk: OnDisk,
     drain,
     /// All codes of this segment are evaluated; those of other segments are not yet.
     coded,
@@ -118,12 +119,12 @@ pub const State = union(enum) {
     fn leads_to(from: Tag, to: Tag) bool {
         return to == .idle or switch (from) {
             .idle => switch (to) {
-                .graph, .filtered, .scan, .ranked, .disk, .every => true,
+                .graph, .filtered, .scan, .walk, .disk, .every => true,
                 else => false,
             },
             .graph => to == .coded or to == .rescore or to == .done,
             .filtered => to == .scan or to == .coded or to == .rescore or to == .done,
-            .ranked => to == .coded or to == .rescore or to == .done,
+            .walk => to == .coded or to == .rescore or to == .done,
             .scan, .disk => to == .coded or to == .rescore or to == .drain or to == .done,
             .coded => to == .rescore,
             .drain, .rescore, .every => to == .done,
@@ -137,6 +138,8 @@ const Room = struct {
     pending: []lists.Found,
     traversal: TraversalMemory,
     recent: []pages_file.Page,
+    /// Of the plan `walk` alone.
+    walk: ?walk_file.Room,
     rescoring: rescoring.Room,
 
     fn init(allocator: std.mem.Allocator, shared: *const Shared) error{OutOfMemory}!Room {
@@ -146,13 +149,16 @@ const Room = struct {
         errdefer traversal.deinit(allocator);
         const recent = try base.alloc_untouched(allocator, pages_file.Page, if (shared.plan == .links_on_disk) RecentPages.max else 0);
         errdefer base.free_untouched(allocator, recent);
-        return .{ .pending = pending, .traversal = traversal, .recent = recent, .rescoring = try .init(allocator, shared.reader) };
+        var walk: ?walk_file.Room = if (shared.plan == .walk) try .init(allocator, shared.reader) else null;
+        errdefer if (walk) |*own| own.deinit(allocator);
+        return .{ .pending = pending, .traversal = traversal, .recent = recent, .walk = walk, .rescoring = try .init(allocator, shared.reader) };
     }
 
     fn deinit(self: *Room, allocator: std.mem.Allocator) void {
         base.free_untouched(allocator, self.pending);
         self.traversal.deinit(allocator);
         base.free_untouched(allocator, self.recent);
+        if (self.walk) |*own| own.deinit(allocator);
         self.rescoring.deinit(allocator);
     }
 };
@@ -170,6 +176,8 @@ pub const Search = struct {
     /// `reported` is an estimate: the full distance in its place may be larger, so nothing ends by it.
     reported_is_estimate: bool = false,
     reported_upper: f64 = std.math.inf(f64),
+    /// The last of the nearest candidates of all segments that walk, as many as one list holds; infinity where it is alone.
+    listed: f32 = std.math.inf(f32),
     /// Beside a larger segment: where a walk may end early.
     beside: ?Beside = null,
     query: quant.Query,
@@ -194,7 +202,7 @@ pub const Search = struct {
     fresh: [fresh_max]u32 = undefined,
     distances: [fresh_max]f32 = undefined,
 
-    const fresh_max = 512;
+    pub const fresh_max = 512;
     /// A segment of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
     pub const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
@@ -266,6 +274,7 @@ pub const Search = struct {
         self.reported = std.math.inf(f32);
         self.reported_is_estimate = false;
         self.reported_upper = std.math.inf(f64);
+        self.listed = std.math.inf(f32);
         self.beside = null;
         prepare(reader, request.dtype, request.vector, self.row, self.rotated, &self.query);
         self.list.reset(parameters.list_size);
@@ -279,7 +288,7 @@ pub const Search = struct {
         self.round.reset();
         self.cost = .{ .outside = @intFromBool(self.lies_outside()) };
         if (parameters.every and parameters.exact) return self.begin_every();
-        if (self.shared.plan == .pages) return begin_ranked(self);
+        if (self.shared.plan == .walk) return walk_file.begin(self);
         if (request.filter) |filter| return begin_filtered(self, filter);
         if (parameters.scan or self.is_remote()) return begin_scan(self);
         if (is_scan_cheaper(self)) return scan_beside(self);
@@ -292,7 +301,7 @@ pub const Search = struct {
         self.change(switch (self.shared.plan) {
             .links_in_memory => .{ .graph = .{ .pending = newcomers } },
             .links_on_disk => .{ .disk = .{ .pending = newcomers, .recent = .{ .slots = self.room.recent[0..self.request.held_max] } } },
-            .pages => unreachable, // `start` ranks them
+            .walk => unreachable, // `start` begins it
         });
         if (self.shared.plan == .links_in_memory and self.request.filter == null) self.stop_by_distance();
         if (self.request.navigated) |found| if (self.state == .graph and self.take_navigated(found)) return;
@@ -345,7 +354,7 @@ pub const Search = struct {
             .graph => assert(plan == .links_in_memory),
             .filtered => assert(plan == .links_in_memory and self.request.filter != null),
             .scan => assert(self.round.awaited == 0),
-            .ranked => assert(plan == .pages),
+            .walk => assert(plan == .walk),
             .disk => assert(plan == .links_on_disk),
             .drain => assert(plan == .links_on_disk and self.round.awaited > 0 and !self.parameters.exact),
             .coded, .rescore, .every => assert(self.parameters.exact and self.round.awaited == 0 and self.round.count == 0),
@@ -386,9 +395,10 @@ pub const Search = struct {
         };
     }
 
-    /// Possible answers by their estimates, the nearest first; none before a filter was asked, and none of pages.
+    /// Possible answers by their estimates, the nearest first; none before a filter was asked, and none of a walk, whose
+    /// estimates are of other codes.
     pub fn candidates(self: *const Search) []const lists.Candidate {
-        return if (self.asks_late() or self.shared.plan == .pages) &.{} else self.list.slice();
+        return if (self.asks_late() or self.shared.plan == .walk) &.{} else self.list.slice();
     }
 
     /// Which of the candidates pass is asked when their pages are there.
@@ -454,7 +464,7 @@ pub const Search = struct {
         self.take_pending();
         const want: Want = switch (self.state) {
             .graph, .filtered, .scan => if ((try self.step_in_memory()) == .done) self.end_codes() else .pages,
-            .ranked => if (step_ranked(self) == .done) self.end_codes() else .pages,
+            .walk => if (walk_file.step(self) == .done) self.end_codes() else .pages,
             .disk => if ((try step_on_disk(self)) == .done) self.end_codes() else .pages,
             .rescore => if (self.round.awaited > 0) .pages else self.step_rescoring(),
             .every => if (self.round.awaited > 0) .pages else self.step_every(),
@@ -583,7 +593,11 @@ pub const Search = struct {
         }
         if (self.shared.cache) |cache| try keep_records(self, cache, view, full);
         return switch (self.state) {
-            .disk => |*walk| walk.hold(self, .{ .number = page_number, .buffer = buffer, .view = view.* }),
+            .disk => |*own| own.hold(self, .{ .number = page_number, .buffer = buffer, .view = view.* }),
+            .walk => blk: {
+                try walk_file.on_page(self, page_number, view, full);
+                break :blk .free;
+            },
             .drain => self.on_drain(),
             else => .free,
         };
@@ -615,6 +629,11 @@ pub const Search = struct {
 
     fn begin_every(self: *Search) void {
         self.change(.{ .every = .{ .neighbors = self.no_neighbors() } });
+    }
+
+    /// The page cache had all that was wanted. A walk counts rounds by its reads.
+    pub fn end_round_without_reads(self: *Search) void {
+        if (self.state != .walk) self.cost.rounds -|= 1;
     }
 
     /// Puts the query as it was given in place of what was made of it for codes.
@@ -656,8 +675,8 @@ pub const Search = struct {
 
     fn count_used(self: *Search) void {
         const directory = &self.shared.reader.directory;
-        // There the list holds pages.
-        if (self.shared.plan == .pages) self.cost.records_used = self.results.len else for (self.list.slice()) |candidate| {
+        // Without tables there is no list.
+        if (self.shared.plan == .walk) self.cost.records_used = self.results.len else for (self.list.slice()) |candidate| {
             if (self.pages.contains(directory.page_of(candidate.vertex()))) self.cost.records_used += 1;
         }
     }
@@ -974,8 +993,8 @@ fn navigate_shared(search: *Search, policy: anytype) PageError!void {
         if (!take_shared(search, policy, vertex, ids)) return;
         const page = reader.directory.page_of(vertex);
         if (!search.followed.insert(2 * page)) continue;
-        var next = reader.directory.starts[page];
-        const end = reader.directory.starts[page + 1];
+        var next = reader.directory.first_vertex(page);
+        const end = reader.directory.first_vertex(page + 1);
         var own: [page_run]u32 = undefined;
         while (next < end) {
             const count = @min(page_run, end - next);
@@ -1333,111 +1352,6 @@ fn estimate_passing(search: *Search, count: usize) void {
     }
 }
 
-// ---- codes of pages ----
-//
-// For less memory than codes of vectors take: a few codes of each page decide which pages are read, and every record of these is
-// scored with its full code, which lies in the page (index/page_codes.zig).
-//
-// A page is as near as the nearest of its codes. Those of the coarsest level, one a page, leave out most pages before the finer
-// ones are looked at. The nearest pages, as many as the list is long, are then read in bursts. Nothing is navigated: links
-// between pages lead nowhere that their codes do not (docs/decisions/0021). With a filter only pages count on which something
-// passes; that is asked of those alone that would enter the list.
-
-/// Pages whose coarse codes tell where that bound lies.
-const sampled_max = Search.fresh_max;
-
-const Ranked = struct {
-    /// The place in the list of the next page to read.
-    next: u32 = 0,
-};
-
-fn begin_ranked(search: *Search) void {
-    search.change(.{ .ranked = .{} });
-    const filter = search.request.filter;
-    if (filter) |one| if (one.estimate() == 0) return; // exact, and nothing passes
-    const reader = search.shared.reader;
-    const page_count = reader.directory.page_count();
-    search.list.reset(if (filter) |one| filter_plan.pages_filtered(search.shared, one, &search.parameters) else search.parameters.list_size);
-    const bound = coarse_bound(search, page_count, filter);
-    var first: u32 = 0;
-    while (first < page_count) {
-        const count = @min(Search.fresh_max, page_count - first);
-        for (search.fresh[0..count], first..) |*id, page| id.* = @intCast(page);
-        estimate_pages(search, &reader.page_codes.?.coarse, count);
-        var near: [Search.fresh_max]u32 = undefined;
-        var near_count: u32 = 0;
-        for (search.distances[0..count], first..) |distance, page| {
-            if (distance > bound) continue;
-            near[near_count] = @intCast(page);
-            near_count += 1;
-        }
-        rank_pages(search, near[0..near_count], filter);
-        first += count;
-    }
-}
-
-/// Wants the next pages of the list, or ends.
-fn step_ranked(search: *Search) Want {
-    const self = &search.state.ranked;
-    const round = &search.round;
-    const listed = search.list.slice();
-    while (self.next < listed.len and round.count < search.parameters.burst_max) : (self.next += 1) round.add(listed[self.next].vertex());
-    if (round.count == 0) return .done;
-    search.cost.rounds += 1;
-    return .pages;
-}
-
-/// Within which the coarse code of a page must lie for its finer ones to be looked at; of some pages, evenly drawn, as many lie
-/// within as of all.
-fn coarse_bound(search: *Search, page_count: u32, filter: ?*const filter_room.Filter) f32 {
-    const of_pages = &search.shared.reader.page_codes.?;
-    if (of_pages.count == 1) return std.math.inf(f32);
-    const wanted = @max(page_count / filter_plan.looked_share, filter_plan.looked_lists * search.list.limit);
-    const share = if (filter) |one| @max(one.estimate(), 1e-9) else 1;
-    // If few pages have a row that passes, as many of those.
-    const looked = @as(f64, @floatFromInt(wanted)) / @min(1, share * @as(f64, @floatFromInt(search.shared.reader.n())) / @as(f64, @floatFromInt(page_count)));
-    const sampled = @min(sampled_max, page_count);
-    const place = looked * @as(f64, @floatFromInt(sampled)) / @as(f64, @floatFromInt(page_count));
-    if (place >= @as(f64, @floatFromInt(sampled))) return std.math.inf(f32);
-    for (search.fresh[0..sampled], 0..) |*id, i| id.* = @intCast(@as(u64, i) * page_count / sampled);
-    estimate_pages(search, &of_pages.coarse, sampled);
-    std.mem.sortUnstable(f32, search.distances[0..sampled], {}, std.sort.asc(f32));
-    return search.distances[@intFromFloat(place)];
-}
-
-/// Of these pages, which ascend, the nearest enter the list.
-fn rank_pages(search: *Search, pages: []const u32, filter: ?*const filter_room.Filter) void {
-    const of_pages = &search.shared.reader.page_codes.?;
-    const each = of_pages.count;
-    const together = Search.fresh_max / each;
-    assert(together > 0);
-    var at: usize = 0;
-    while (at < pages.len) : (at += together) {
-        const some = pages[at..@min(pages.len, at + together)];
-        for (some, 0..) |page, i| {
-            for (search.fresh[i * each ..][0..each], 0..) |*id, number| id.* = page * each + @as(u32, @intCast(number));
-        }
-        estimate_pages(search, &of_pages.fine, @intCast(some.len * each));
-        for (some, 0..) |page, i| {
-            const nearest = std.mem.min(f32, search.distances[i * each ..][0..each]);
-            if (!(nearest < search.list.bound())) continue;
-            if (filter) |one| if (!page_passes(search, one, page)) continue;
-            _ = search.list.insert(page, nearest);
-        }
-    }
-}
-
-fn page_passes(search: *const Search, filter: *const filter_room.Filter, page: u32) bool {
-    const directory = &search.shared.reader.directory;
-    const first = directory.starts[page];
-    return rescoring.any_passes(filter, first, first + directory.record_count(page));
-}
-
-fn estimate_pages(search: *Search, codes: *const quant.Codes, count: u32) void {
-    search.query.estimate(codes, search.fresh[0..count], search.distances[0..count]);
-    search.cost.estimates += count;
-}
-
 // ---- links on disk ----
 //
 // Cache-aware beam search (VeloANN, algorithm 2) over the same state. The nearest candidates that were
@@ -1500,12 +1414,12 @@ fn look_around_entries(search: *Search, best: []const lists.Candidate) void {
 }
 
 /// State of a search over links on disk.
-pub const Walk = struct {
+const OnDisk = struct {
     pending: Pending,
     recent: pages_file.RecentPages,
 
     /// Keeps a page at hand; one that goes for it may be read again.
-    pub fn hold(self: *Walk, search: *Search, page: pages_file.Page) Fate {
+    pub fn hold(self: *OnDisk, search: *Search, page: pages_file.Page) Fate {
         const warm_start = self.recent.add(page) orelse return .hold;
         search.pages.remove(warm_start.number);
         return .{ .exchange = warm_start.buffer };
@@ -1584,9 +1498,9 @@ fn at_hand(search: *const Search, vertex: u32) bool {
 fn follow_at_hand(search: *Search, vertex: u32) PageError!void {
     const reader = search.shared.reader;
     search.cost.expanded += 1;
-    const walk = &search.state.disk;
-    if (walk.recent.find(reader.directory.page_of(vertex))) |place| {
-        const view = &walk.recent.slots[place].view;
+    const own = &search.state.disk;
+    if (own.recent.find(reader.directory.page_of(vertex))) |place| {
+        const view = &own.recent.slots[place].view;
         const list = try view.list(vertex - view.first_vertex);
         const ids = reader.adjacency.decode(vertex, list.bytes, list.length, reader.n(), &search.neighbors) catch return error.BadList;
         return search.follow(ids);
@@ -1637,7 +1551,7 @@ fn score_cached_page(search: *Search, vertex: u32) void {
     const cache = search.shared.cache.?;
     const directory = &search.shared.reader.directory;
     const page = directory.page_of(vertex);
-    const first = directory.starts[page];
+    const first = directory.first_vertex(page);
     for (first..first + directory.record_count(page)) |other_usize| {
         const other: u32 = @intCast(other_usize);
         if (!cache.contains(other) or search.from_cache.contains(other)) continue;

@@ -234,11 +234,11 @@ fn order(a: Neighbor, b: Neighbor) std.math.Order {
 fn bounds_of(query: *const quant.Query, reader: *const index.Reader, vertex: u32, estimate: f32) Neighbor {
     const codes = &reader.codes;
     // Without codes in memory: as if it were the longest, at the center with the largest term.
-    const of_pages = if (reader.page_codes) |*found| found else null;
-    const norm2 = if (of_pages) |found| found.f_upper_max * found.f_upper_max * codes.norm2_per_f2 else codes.norm2_of(vertex);
+    const longest = if (reader.page_codes) |*found| found.f_upper_max else if (reader.page_products) |*found| found.f_upper_max else null;
+    const norm2 = if (longest) |f_upper| f_upper * f_upper * codes.norm2_per_f2 else codes.norm2_of(vertex);
     const norm: f64 = @sqrt(norm2);
     const query_norm: f64 = @sqrt(query.norm2);
-    const term: f64 = if (of_pages != null) query.largest_term() else @abs(query.terms[codes.center_ids[vertex]]);
+    const term: f64 = if (longest != null) query.largest_term() else @abs(query.terms[codes.center_ids[vertex]]);
     const nearest: f64 = estimate;
     if (query.form == .product) {
         const inner = 2 * norm * query_norm;

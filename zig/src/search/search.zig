@@ -47,4 +47,5 @@ test {
     _ = query;
     _ = @import("rescoring.zig");
     _ = shared;
+    _ = @import("walk.zig");
 }

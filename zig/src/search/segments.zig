@@ -3,7 +3,8 @@
 //! A segment alone would read for its own k nearest, and the segments together for as many times k as there are segments. So before
 //! any subsearch chooses pages all of them navigate, and each chooses for the k-th nearest that all of them know (`reach`). Their
 //! pages are asked for at once, and subsearches with links in memory go on together once all of them are there. A subsearch with
-//! links on disk goes on with whatever arrives for it, as it would alone.
+//! links on disk goes on with whatever arrives for it, as it would alone; so does one that walks from page to page, within the
+//! bound of one list over the candidates of all.
 //!
 //! A single subsearch is stepped directly, without any of this.
 const std = @import("std");
@@ -11,6 +12,7 @@ const builtin = @import("builtin");
 const index = @import("index");
 const filter_plan = @import("filter_plan.zig");
 const job_file = @import("job.zig");
+const lists = @import("list.zig");
 const parameters = @import("parameters.zig");
 const Parameters = parameters.Parameters;
 const query_file = @import("query.zig");
@@ -109,6 +111,7 @@ fn step_together(subsearches: SegmentSearches, k: u32, ending: Ending) query_fil
         try subsearch.search.navigate();
     }
     var known = reach(subsearches, k);
+    share_list(subsearches);
     var all_coded = true;
     for (0..subsearches.count()) |i| {
         const subsearch = subsearches.at(i);
@@ -169,10 +172,40 @@ fn step_exact(subsearches: SegmentSearches, k: u32) query_file.PageError!void {
 /// With links on disk what is not read is not followed: there an estimate bounds nothing. What the codes of very few
 /// rows, a page or two, err by is not known well enough to leave any out.
 fn is_bounded(search: *const query_file.Search, known: Reach) bool {
-    return search.shared.reader.n() > rows_unbounded and (known.is_full or search.state != .disk);
+    return search.shared.reader.n() > rows_unbounded and (known.is_full or (search.state != .disk and search.state != .walk));
 }
 
 const rows_unbounded = 100;
+
+/// Candidates of all segments that walk stand in one list, as long as that of the largest segment.
+fn share_list(subsearches: SegmentSearches) void {
+    const limit = subsearches.at(0).search.list.limit;
+    var held: u64 = 0;
+    for (0..subsearches.count()) |i| {
+        if (walk_of(subsearches, i)) |search| held += search.list.len;
+    }
+    if (held < limit) return;
+    // The least distance within which so many are.
+    var least: i64 = std.math.minInt(i32);
+    var most: i64 = std.math.maxInt(i32);
+    while (least < most) {
+        const middle = least + @divFloor(most - least, 2);
+        var within: u64 = 0;
+        for (0..subsearches.count()) |i| {
+            if (walk_of(subsearches, i)) |search| within += lists.count_within(search.list.slice(), @intCast(middle));
+        }
+        if (within >= limit) most = middle else least = middle + 1;
+    }
+    const bound = lists.distance_of(@intCast(most));
+    for (0..subsearches.count()) |i| {
+        if (walk_of(subsearches, i)) |search| search.listed = bound;
+    }
+}
+
+fn walk_of(subsearches: SegmentSearches, number: usize) ?*query_file.Search {
+    const search = &subsearches.at(number).search;
+    return if (search.state == .walk) search else null;
+}
 
 const Reach = struct { distance: f32, is_full: bool };
 

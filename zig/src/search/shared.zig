@@ -14,8 +14,8 @@ const PageCache = cache_room.PageCache;
 /// query is prepared with anyway. On 14 sets it finds what a look at all of them finds. velo.h names it, too.
 pub const entries_looked = 256;
 
-/// pages: a few codes of each page are all that is in memory (query.zig, "codes of pages").
-pub const Plan = enum { links_in_memory, links_on_disk, pages };
+/// walk: a few codes of each page are all that is in memory (walk.zig).
+pub const Plan = enum { links_in_memory, links_on_disk, walk };
 
 /// The files that a search reads pages of, by the numbers that devices know them by.
 pub const File = enum(u1) { pages, vectors };
@@ -41,8 +41,8 @@ pub const Shared = struct {
 
     pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader, plan: Plan) error{OutOfMemory}!Shared {
         const n = reader.n();
-        // Pages are ranked, and nothing is entered.
-        const entries = if (plan == .pages) try allocator.alloc(u32, 0) else try graph.entry_points(allocator, n, graph.entry_count(n), reader.header.rotation_seed);
+        // Codes of pages take their place.
+        const entries = if (plan == .walk) try allocator.alloc(u32, 0) else try graph.entry_points(allocator, n, graph.entry_count(n), reader.header.rotation_seed);
         errdefer allocator.free(entries);
         const count: u32 = @intCast(entries.len);
         const params = reader.codes.params;
@@ -213,7 +213,7 @@ pub const PageCaches = struct {
         var self: PageCaches = .{};
         errdefer self.deinit();
         const reader = shared.reader;
-        if (shared.plan != .links_in_memory or budget.share == 0) return self;
+        if (shared.plan == .links_on_disk or budget.share == 0) return self;
         const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
         const left_bytes = if (budget.memory_bytes == 0) budget.pages_bytes else budget.memory_bytes -| used;
         for (within(reader, left_bytes), &self.of) |options, *cache| if (options) |one| {

@@ -83,7 +83,8 @@ pub const Slot = struct {
         };
         subsearch.search.round.advance();
         subsearch.search.cost.cache_hits += 1;
-        // Nothing is held where links are in memory, so there is no buffer to tell apart.
+        if (subsearch.search.state == .walk) subsearch.search.state.walk.take_from_cache(page);
+        // Pages are held where links are on disk, and there no page is cached.
         const fate = self.use(subsearch, file, page, arrived, 0);
         assert(fate.? == .free);
         subsearch.due = true;
@@ -112,6 +113,18 @@ pub const Slot = struct {
         return .free;
     }
 
+    /// A walk goes on with whatever arrives: there the longest chain of reads in a segment counts.
+    fn rounds_of(self: *const Slot, subsearches: segments_file.SegmentSearches) u32 {
+        var longest: u32 = 0;
+        var walks = false;
+        for (0..subsearches.count()) |i| {
+            const search = &subsearches.at(i).search;
+            walks = walks or search.shared.plan == .walk;
+            longest = @max(longest, search.cost.rounds);
+        }
+        return if (walks) longest else self.rounds;
+    }
+
     /// Into the arrays of the job. `room` holds the hits of a delta.
     pub fn write_answer(self: *const Slot, subsearches: segments_file.SegmentSearches, room: []job_file.Delta.Hit) void {
         const answers = self.job.answers;
@@ -133,7 +146,7 @@ pub const Slot = struct {
         if (answers.error_files) |files| files[q] = @intFromEnum(self.file);
         var cost = subsearches.at(0).search.cost;
         for (1..subsearches.count()) |i| cost.add(&subsearches.at(i).search.cost);
-        if (subsearches.count() > 1) cost.rounds = self.rounds;
+        if (subsearches.count() > 1) cost.rounds = self.rounds_of(subsearches);
         cost.latency_us = base.nowMicros() - self.begin_us;
         cost_file.write(&answers.costs, q, &cost);
     }
@@ -229,7 +242,7 @@ pub const Direct = struct {
                 const round = &subsearch.search.round;
                 while (round.upcoming()) |page| if (!slot.use_cached(subsearch, subsearch.search.file(), page)) return false;
             }
-            if (subsearches.count() == 1) subsearches.at(0).search.cost.rounds -|= 1;
+            if (subsearches.count() == 1) subsearches.at(0).search.end_round_without_reads();
         }
         return true;
     }

@@ -46,7 +46,7 @@ pub const Call = struct {
 
 /// The options with which a reader is opened for a plan.
 pub fn options_of(plan: search.Plan) index.reader.Options {
-    return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .pages) .always else .never };
+    return .{ .links = if (plan == .links_on_disk) .on_disk else .in_memory, .page_codes = if (plan == .walk) .always else .never };
 }
 
 /// Caches of pages.bin and vectors.bin, each within the budget.

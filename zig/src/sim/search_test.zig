@@ -1,9 +1,11 @@
 //! Whole searches on the simulated device: against brute force, and under faults against the same search without.
 const std = @import("std");
 const base = @import("base");
+const layout = @import("layout");
 const index = @import("index");
 const search = @import("search");
 const cache_room = @import("cache");
+const filter_room = @import("filter");
 const faults = @import("device.zig");
 const running_file = @import("running.zig");
 const Call = running_file.Call;
@@ -107,6 +109,7 @@ const Setting = struct {
     burst_max: u32 = 0,
     /// So many times the same query, one after the other, then the next.
     repeats: u32 = 1,
+    filter: ?*const filter_room.Filter = null,
 };
 
 fn run(world: *World, setting: Setting, answers: *Answers) !void {
@@ -147,7 +150,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .segments = &.{},
         .answers = &sinks,
         .on_done = Call.on_done,
-    }, .segment = .{ .segment = running.segment, .parameters = search.parameters.resolve(.{
+    }, .segment = .{ .segment = running.segment, .filters = if (setting.filter != null) (&setting.filter)[0..1] else &.{}, .parameters = search.parameters.resolve(.{
         .k = k,
         .list_size = setting.list_size,
         .beam_width = setting.beam_width,
@@ -155,6 +158,7 @@ fn run(world: *World, setting: Setting, answers: *Answers) !void {
         .exact = setting.exact,
         .burst_max = setting.burst_max,
     }, .{}) } };
+    try call.segment.prepare_filters();
     try testing.expect(call.submit(&running));
     call.done.wait();
     for (running.engine.workers) |*worker| answers.device_reads += worker.device.sequence;
@@ -200,7 +204,7 @@ test "all plans, with and without a cache, find what brute force finds" {
         .{ .plan = .links_on_disk },
         .{ .plan = .links_on_disk, .cache_bytes = 60_000 },
         .{ .plan = .links_on_disk, .cache_bytes = 16_000, .threads = 3, .queries_in_flight = 1 },
-        .{ .plan = .pages, .list_size = 30 },
+        .{ .plan = .walk, .list_size = 30 },
     }) |setting| {
         errdefer std.debug.print("{any}\n", .{setting});
         var answers: Answers = .{};
@@ -351,7 +355,7 @@ test "exact distances are those of float64, in their order, in every plan" {
         .{ .plan = .links_on_disk, .cache_bytes = 60_000, .beam_width = 16 },
         .{ .plan = .links_on_disk, .queries_in_flight = 1, .threads = 1, .burst_max = 3 },
         .{ .plan = .links_on_disk, .queries_in_flight = 20, .threads = 1, .repeats = 20 },
-        .{ .plan = .pages },
+        .{ .plan = .walk },
     }) |setting| {
         errdefer std.debug.print("{any}\n", .{setting});
         var estimated: Answers = .{};
@@ -437,18 +441,144 @@ test "the order in which pages arrive changes nothing" {
     var world: World = undefined;
     try world.init(3);
     defer world.deinit();
-    for ([_]search.Plan{ .links_in_memory, .pages }) |plan| {
-        var first: Answers = .{};
-        try run(&world, .{ .plan = plan, .list_size = 20 }, &first);
-        for (0..10) |seed| {
-            errdefer std.debug.print("{t}, seed={d}\n", .{ plan, seed });
-            var answers: Answers = .{};
-            try run(&world, .{ .plan = plan, .list_size = 20, .seed = seed, .faults = faults.Fault.late.mask() | faults.Fault.reordered.mask(), .queries_in_flight = 1 + @as(u32, @intCast(seed)) }, &answers);
-            try testing.expectEqualSlices(i64, &first.vertices, &answers.vertices);
-            // Whether a page was read for this query or for another one depends on the order, not whether it was wanted.
-            for (0..query_count) |i|
-                try testing.expectEqual(first.reads[i] + first.shared_reads[i], answers.reads[i] + answers.shared_reads[i]);
+    var first: Answers = .{};
+    try run(&world, .{ .list_size = 20 }, &first);
+    for (0..10) |seed| {
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        try run(&world, .{ .list_size = 20, .seed = seed, .faults = faults.Fault.late.mask() | faults.Fault.reordered.mask(), .queries_in_flight = 1 + @as(u32, @intCast(seed)) }, &answers);
+        try testing.expectEqualSlices(i64, &first.vertices, &answers.vertices);
+        // Whether a page was read for this query or for another one depends on the order, not whether it was wanted.
+        for (0..query_count) |i|
+            try testing.expectEqual(first.reads[i] + first.shared_reads[i], answers.reads[i] + answers.shared_reads[i]);
+    }
+}
+
+test "a traversal of pages goes on with whatever arrives, in any order" {
+    var world: World = undefined;
+    try world.init_spread(10, 0, true); // the neighbors of a query are on many pages
+    defer world.deinit();
+    for (0..10) |seed| {
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        try run(&world, .{ .plan = .walk, .list_size = 100, .seed = seed, .faults = faults.Fault.late.mask() | faults.Fault.reordered.mask(), .queries_in_flight = 1 + @as(u32, @intCast(seed)), .threads = 1 }, &answers);
+        const found = recall(&world, &answers, 1);
+        errdefer std.debug.print("recall {d}, reads {d}, rounds {d}\n", .{ found, total_of(&answers.reads), total_of(&answers.rounds) });
+        try testing.expect(found >= 0.95);
+        try testing.expectEqual(answers.device_reads, total_of(&answers.reads));
+        // Two reads are in flight at first and more later, so no chain is half as long as all reads.
+        for (answers.reads, answers.shared_reads, answers.rounds) |reads, others, rounds| try testing.expect(rounds <= (reads + others + 1) / 2 + 1);
+    }
+}
+
+test "a traversal of pages behind a filter finds the nearest that pass, few of them in one burst and none without a read" {
+    var world: World = undefined;
+    try world.init_spread(11, 0, true);
+    defer world.deinit();
+    var prng = base.Prng.init(11);
+    for ([_]u32{ n, n / 2, n / 10, n / 50, 5, 0 }) |matches| {
+        var bits: [(n + 7) / 8]u8 = @splat(0);
+        var count: u32 = 0;
+        while (count < matches) {
+            const vertex = prng.below(n);
+            const bit = @as(u8, 1) << @intCast(vertex % 8);
+            count += @intFromBool(bits[vertex / 8] & bit == 0);
+            bits[vertex / 8] |= bit;
         }
+        const filter = try filter_room.Filter.from_mask(testing.allocator, &bits, n);
+        defer filter.deinit();
+        var answers: Answers = .{};
+        try run(&world, .{ .plan = .walk, .list_size = 100, .filter = filter }, &answers);
+        var found: u32 = 0;
+        var wanted: u32 = 0;
+        const passing = try testing.allocator.alloc(f32, matches * dim);
+        defer testing.allocator.free(passing);
+        var numbers: [n]u32 = undefined;
+        var next: u32 = 0;
+        for (0..n) |vertex| {
+            if (!filter.passes(@intCast(vertex))) continue;
+            @memcpy(passing[next * dim ..][0..dim], world.rows[vertex * dim ..][0..dim]);
+            numbers[next] = @intCast(vertex);
+            next += 1;
+        }
+        for (0..query_count) |query| {
+            try testing.expectEqual(.ok, answers.outcomes[query]);
+            const vertices = answers.vertices[query * k ..][0..k];
+            for (vertices) |vertex| try testing.expect(vertex < 0 or filter.passes(@intCast(vertex)));
+            const nearest = running_file.nearest(k, world.queries[query * dim ..][0..dim], passing);
+            const most = @min(k, matches);
+            wanted += most;
+            for (nearest[0..most]) |number| found += @intFromBool(std.mem.indexOfScalar(i64, vertices, numbers[number]) != null);
+            if (matches <= 5) {
+                try testing.expect(answers.reads[query] + answers.shared_reads[query] <= matches);
+                try testing.expectEqual(@min(1, matches), answers.rounds[query]);
+            }
+        }
+        errdefer std.debug.print("{d} pass: {d} of {d} found in {d} reads\n", .{ matches, found, wanted, total_of(&answers.reads) });
+        try testing.expect(found * 100 >= wanted * 95);
+    }
+}
+
+test "a traversal of pages under faults gives right distances and finds its neighbors, or names the page" {
+    var world: World = undefined;
+    try world.init(12);
+    defer world.deinit();
+    var succeeded: usize = 0;
+    var found: usize = 0;
+    var failed: usize = 0;
+    for (0..20) |turn| {
+        const seed = @as(u64, testing.random_seed) + turn;
+        errdefer std.debug.print("seed={d}\n", .{seed});
+        var answers: Answers = .{};
+        try run(&world, .{ .plan = .walk, .exact = true, .seed = seed, .faults = faults.all | faults.swarm, .threads = 1 + @as(u32, @intCast(turn % 2)) }, &answers);
+        for (0..query_count) |query| switch (answers.outcomes[query]) {
+            .ok => {
+                succeeded += 1;
+                const vertices = answers.vertices[query * k ..][0..k];
+                const distances = answers.distances[query * k ..][0..k];
+                for (vertices, distances) |vertex, distance| try testing.expectEqual(world.distance(query, @intCast(vertex)), distance);
+                for (world.nearest(query)) |vertex| found += @intFromBool(std.mem.indexOfScalar(i64, vertices, vertex) != null);
+            },
+            .corrupt, .io => {
+                failed += 1;
+                try testing.expect(answers.pages[query] >= 0);
+            },
+            else => return error.UnexpectedOutcome,
+        };
+    }
+    errdefer std.debug.print("{d} found by {d} queries\n", .{ found, succeeded });
+    try testing.expect(failed > 0 and succeeded > 0);
+    try testing.expect(found * 100 >= succeeded * k * 95);
+}
+
+test "a table that its checksum does not protect is found damaged, and the error names its page" {
+    var world: World = undefined;
+    try world.init(13);
+    defer world.deinit();
+    {
+        var reader = try index.Reader.open(testing.allocator, world.path, running_file.options_of(.walk), &world.diagnostic);
+        defer reader.deinit();
+        const file = try reader.dir.openFile(index.reader.file_pages, .{ .mode = .read_write });
+        defer file.close();
+        const geometry = reader.page_geometry();
+        const bytes = try testing.allocator.alignedAlloc(u8, .@"4", geometry.page_size);
+        defer testing.allocator.free(bytes);
+        for (0..reader.pages_header.page_count) |number| {
+            const offset = reader.pages_header.offset_of(@intCast(number));
+            _ = try file.preadAll(bytes, offset);
+            const view = try layout.page.View.parse(bytes, geometry, reader.expected_page(@intCast(number)));
+            // Neighbors far beyond the last row.
+            const begin = view.adjacency_start + if (view.ends.len > 0) view.ends[view.ends.len - 1] else 0;
+            @memset(bytes[begin..], 0xff);
+            std.mem.writeInt(u64, bytes[0..8], base.checksum(bytes[8..]), .little);
+            try file.pwriteAll(bytes, offset);
+        }
+    }
+    var answers: Answers = .{};
+    try run(&world, .{ .plan = .walk }, &answers);
+    for (answers.outcomes, answers.pages, answers.files) |outcome, page, file| {
+        try testing.expectEqual(.corrupt, outcome);
+        try testing.expect(page >= 0 and file == 0);
     }
 }
 

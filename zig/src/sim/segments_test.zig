@@ -63,7 +63,7 @@ const Segments = struct {
         const parent = try self.tmp.dir.realpath(".", &buffer);
         var own: [std.fs.max_path_bytes]u8 = undefined;
         const path = try std.fmt.bufPrint(&own, "{s}/{d}.velo", .{ parent, number });
-        try running_file.build(path, rows, dim, plan == .pages, &self.diagnostic);
+        try running_file.build(path, rows, dim, plan == .walk, &self.diagnostic);
         const reader = &self.readers[number];
         reader.* = try .open(testing.allocator, path, running_file.options_of(plan), &self.diagnostic);
         self.shared[number] = try .init(testing.allocator, reader, plan);
@@ -194,8 +194,8 @@ test "several segments are searched as one index would be, in as many rounds" {
             switch (plan) {
                 .links_in_memory => try testing.expect(reads_together < reads),
                 .links_on_disk => try testing.expect(reads_together < reads * 5 / 4),
-                // So many pages of each segment are read, whatever the others know.
-                .pages => {},
+                // One list holds the candidates of all.
+                .walk => try testing.expect(reads_together < reads),
             }
             try testing.expect(rounds_together < rounds * 2 / 3);
         }
