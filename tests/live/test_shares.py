@@ -13,7 +13,7 @@ from velo.testing import brute_force, recall_at_k, synthetic_vectors
 DIM = 64
 
 
-@pytest.mark.parametrize(("memory", "bits"), [("3%", 1), ("12%", 2)])
+@pytest.mark.parametrize(("memory", "bits"), [("4%", 1), ("12%", 2)])
 def test_the_first_segment_fits_the_memory_share(memory: str, bits: int, tmp_path: Path) -> None:
     rows, queries = np.split(synthetic_vectors(8_040, DIM, seed=3, intrinsic_dim=16), [8_000])
     velo.create(tmp_path / "i", dim=DIM).close()
@@ -25,7 +25,7 @@ def test_the_first_segment_fits_the_memory_share(memory: str, bits: int, tmp_pat
         index.delete(np.arange(100))
         index.optimize()
         info = index.info()
-        assert (info["memory_bits"], info["page_codes"]) == (bits, memory == "3%")
+        assert (info["memory_bits"], info["page_codes"]) == (bits, memory == "4%")
         assert info["memory_within_budget_bytes"] <= info["memory_budget_bytes"]
         truth = brute_force(rows[100:], queries, 10).ids + 100
         found = index.search(queries, 10, list_size=300)
