@@ -200,8 +200,8 @@ def size_plan(
         )
     except BudgetTooSmallError as error:
         raise BudgetTooSmallError(
-            f"memory is {budget:,} bytes; a code of each page of {rows:,} vectors and the page directory "
-            f"take {error.needed_bytes:,}",
+            f"memory is {budget:,} bytes; a code of each page of {rows:,} vectors, codebooks and the page "
+            f"directory take {error.needed_bytes:,}",
             argument="memory",
             needed_bytes=error.needed_bytes,
         ) from None

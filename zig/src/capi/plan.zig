@@ -24,10 +24,13 @@ fn plan(options: ?*const Options, sizes_out: ?*Sizes) common.Failure!void {
         return common.report(.invalid_argument, .{ .argument = "row_count" }, "{d} rows are too many for {d} shards", .{ o.row_count, o.shards });
     const sizes: Sizes = .of(&o, dtype);
     const needed = sizes.needed_bytes;
-    if (o.memory_bytes != 0 and needed > @max(o.memory_bytes, o.memory_floor_bytes))
-        return common.report(.budget_too_small, .{ .argument = "search_memory", .needed_bytes = needed }, "search_memory is {d} bytes; {s}, of {d} bits a dimension, and the page directory take {d}", .{
-            o.memory_bytes, if (sizes.page_codes != 0) "a code of each page" else "the codes", sizes.memory_bits, needed,
+    if (o.memory_bytes != 0 and needed > @max(o.memory_bytes, o.memory_floor_bytes)) {
+        if (sizes.page_codes != 0)
+            return common.report(.budget_too_small, .{ .argument = "search_memory", .needed_bytes = needed }, "search_memory is {d} bytes; a code of each page, codebooks and the page directory take {d}", .{ o.memory_bytes, needed });
+        return common.report(.budget_too_small, .{ .argument = "search_memory", .needed_bytes = needed }, "search_memory is {d} bytes; the codes, of {d} bits a dimension, and the page directory take {d}", .{
+            o.memory_bytes, sizes.memory_bits, needed,
         });
+    }
     common.write_versioned(Sizes, out, &sizes);
 }
 
