@@ -110,13 +110,7 @@ def rows() -> np.ndarray:
 
 
 def options(threads: int = 1, **other: Any) -> BuildOptions:
-    chosen = {
-        "degree": 16,
-        "links_kept": 16,
-        "build_list_size": 40,
-        "store_vectors": True,
-        "page_codes": True,
-    } | other
+    chosen = {"degree": 16, "links_kept": 16, "build_list_size": 40, "store_vectors": True} | other
     return BuildOptions(threads=threads, **chosen)
 
 
@@ -128,7 +122,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a build that nobody disturbs makes."""
     path = tmp_path_factory.mktemp("whole") / "i"
-    build_shard(path, as_source(rows()), options(), metadata={"a": list(range(N))})
+    build_shard(path, as_source(rows()), options(page_codes=True), metadata={"a": list(range(N))})
     return contents(path)
 
 
@@ -235,7 +229,11 @@ def test_a_killed_partitioned_build_resumes_to_the_same_index(
 ) -> None:
     budget = "25%"
     build_shard(
-        tmp_path / "apart", as_source(rows()), options(), metadata={"a": list(range(N))}, build_memory=budget
+        tmp_path / "apart",
+        as_source(rows()),
+        options(page_codes=True),
+        metadata={"a": list(range(N))},
+        build_memory=budget,
     )
     apart = contents(tmp_path / "apart")
     assert apart != whole
