@@ -9,7 +9,6 @@ const layout = @import("layout");
 const quant = @import("quant");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
-const space = @import("space.zig");
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const Header = layout.headers.PageCodes;

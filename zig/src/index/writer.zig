@@ -7,7 +7,6 @@ const base = @import("base");
 const diagnostics = @import("diagnostic.zig");
 const files = @import("files.zig");
 const page_codes = @import("page_codes.zig");
-const space = @import("space.zig");
 const work = @import("work.zig");
 const vectors_file = @import("vectors.zig");
 const Control = @import("options.zig").Control;
