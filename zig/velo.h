@@ -181,7 +181,8 @@ typedef struct velo_build_options {
     uint64_t seed;
     uint64_t memory_bytes;         /* 0 = no limit; else resident growth stays below it + 64 MiB, in partitions where the
                                     * graph does not fit, or BUDGET_TOO_SMALL */
-    int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input) */
+    int32_t store_vectors;         /* 1: keep vectors.bin (dtype of the input); 2: the same, of a transient build to which
+                                    * velo_build_vectors gives the rows, so that they are written once */
     int32_t overwrite;             /* 1: an index that stands there stops being one at once, and this build takes its folder */
     uint32_t affinity_percent;     /* records of one color lie within this percentile of a cluster's distances; 0 = 5 */
     int32_t restart;               /* 1: begin at the first row even where a killed build of the same input left its work */
@@ -194,6 +195,7 @@ typedef struct velo_build_options {
     int32_t page_codes;            /* 1: pages hold whole codes and a table of neighbors, and page_codes.bin a few codes of each: an
                                     * index needs both to open in less memory than codes take */
     int32_t gpu;                   /* links vertices with a GPU: as velo_open_options.gpu */
+    int32_t places_once;           /* 1: pages are filled in one go, in a third of the time; a search reads a few pages more */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -239,6 +241,9 @@ int32_t velo_build_gpu_get(velo_build *build, velo_gpu_info *info_out);
 int32_t velo_build_cancel(velo_build *build);
 /* rows_out[vertex] = row, n entries; after run. */
 int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
+/* Third pass, between run and commit, where store_vectors is 2: the same rows in the order of velo_build_order, in chunks of any
+ * size. One thread at a time. */
+int32_t velo_build_vectors(velo_build *build, const void *rows, uint64_t row_count, uint64_t row_stride);
 /* Write manifest.json last, by rename after fsync. `extra_files` are names inside the folder, written by the caller
  * before (ids.arrow, columns.arrow, …): their sizes and checksums enter the manifest. `extra_json` is one JSON object
  * kept verbatim under "user" in the manifest, or NULL. */

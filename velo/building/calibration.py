@@ -9,8 +9,10 @@ with the most links, for k other than 10.
 
 A segment of live data adopts the table of the largest segment and measures only a few of its points on rows
 of its own: the ratio of misses scales the others (:meth:`_Table.adopted`). It is measured like any other
-index if it misses more than twice as much, or too much for codes; if it has twice the rows; and if the table
-was adopted a few times before (:func:`_is_near`).
+index if it misses more than twice as much, or too much for codes; if it has more than twice the rows, or less
+than half of them; and if the table was adopted a few times before (:func:`_is_near`). A small segment beside
+a larger one, with whose list it is searched (zig/src/search/segments.zig), gets a copy of the table, and
+nothing is measured.
 
 If only the codes of some rows are left, measured recall is too optimistic, because the ground truth comes
 from the same codes. So all recalls are scaled by the most that codes found when vectors were known.
@@ -93,15 +95,16 @@ _GAIN_MIN: Final = 0.0008
 
 #: Rows on which the table of another index is checked.
 _ROWS_CHECKED: Final = 300
-#: An index with this many times the rows of a table is measured itself.
+#: An index with this many times the rows of a table, or with as many times fewer, is measured itself.
 _GROWTH_MAX: Final = 2.0
-#: Adoptions of a table at most: each adds the error of a small sample. A small segment does not pass its on.
+#: Adoptions of a table at most: each adds the error of a small sample.
 _TURNS_MAX: Final = 4
-_HANDED_ON_SHARE: Final = 0.5
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
 _RECALLS_CHECKED: Final = (0.9, 0.95, 0.99)
 #: An index with this many times the misses does not adopt the table.
 _SCALE_MAX: Final = 2.0
+#: Of what is missed, so little says nothing about the table of another index.
+_MISS_NOTICED: Final = 0.02
 #: Added to what is missing, since next to nothing cannot be compared.
 _MISS_LEAST: Final = 0.001
 #: The costs of a search in a point.
@@ -238,7 +241,7 @@ def calibrate(
             table = _Table(held, order, seed, threads, memory_bytes, page_links, codes)
             adopted = table.adopted(folder, known)
             if adopted is not None:
-                _store(folder, adopted)
+                store_calibration(folder, adopted)
                 tell(n)
                 return
     if queries is None:
@@ -277,11 +280,12 @@ def calibrate(
                     "rows": n,
                     "codes": codes,
                 }
-                _store(folder, found)
+                store_calibration(folder, found)
     tell(n)
 
 
-def _store(folder: Path, table: Mapping[str, Any]) -> None:
+def store_calibration(folder: Path, table: Mapping[str, Any]) -> None:
+    """Put a table into the manifest of an index."""
     text = _native.ffi.new("char[]", json.dumps(table).encode())
     _native.check(_native.lib.velo_calibration_store(os.fsencode(folder), text), "path")
 
@@ -299,8 +303,8 @@ def _found_by_codes(known: Mapping[str, Any]) -> float:
 def _is_near(known: Mapping[str, Any], n: int) -> bool:
     """Whether the sizes let an index of `n` rows adopt a table."""
     rows = int(known.get("rows", 0))
-    handed_on = n >= _HANDED_ON_SHARE * rows
-    return n <= _GROWTH_MAX * rows and not (handed_on and int(known.get("turns", 0)) >= _TURNS_MAX)
+    is_alike = rows <= _GROWTH_MAX * n and n <= _GROWTH_MAX * rows
+    return is_alike and int(known.get("turns", 0)) < _TURNS_MAX
 
 
 def _too_little(reached: float) -> str:
@@ -426,8 +430,8 @@ class _Table:
         """The table of another index, corrected by a few points of this one; None if the two differ too much.
 
         Every number of links is opened and searched with the lists with which the other index reached some
-        recalls. The ratios of misses and costs scale all points of the curve. A segment with few rows beside
-        many will soon be merged and takes its list size from the others, so fewer points of it are measured.
+        recalls. The ratios of misses and costs scale all points of the curve. If the budget has no room for
+        so many links, the ratios are those of the most that it holds.
         """
         self.exact = bool(known.get("exact"))
         scan = known.get("scan")
@@ -441,34 +445,31 @@ class _Table:
             return None
         if _levels(folder) != sorted(way.page_codes for way in main if way.page_codes):
             return None
-        scales: dict[_Way, _Scale] = {}
-        is_young = len(self._order) < _HANDED_ON_SHARE * int(known["rows"])
-        try:
-            for way, points in sorted(main.items(), reverse=True):
-                if is_young and way < most:
-                    scales[way] = scales[most]
+        measured: dict[_Way, _Scale] = {}
+        for way, points in sorted(main.items(), reverse=True):
+            try:
+                segment = self._open(folder, way if way < most else None)
+            except BudgetTooSmallError:
+                if way.links:
                     continue
-                with closing(self._open(folder, way if way < most else None)) as segment:
-                    if way.links and segment.info().links_kept != way.links:
-                        return None
-                    scale = _Scale(
-                        [
-                            (
-                                point,
-                                self._search(segment, K_MEASURED, int(point["list_size"]), self._all).point,
-                            )
-                            for point in _checked_points(points)
-                        ]
-                    )
-                    if way == most and scan is not None:
-                        scan = self._search(
-                            segment, K_MEASURED, _SCAN_LIST, self._all, scan=True
-                        ).point.to_dict()
-                if scale.greatest > _SCALE_MAX:
-                    return None
-                scales[way] = scale
-        except BudgetTooSmallError:
+                return None
+            with closing(segment):
+                if way.links and segment.info().links_kept != way.links:
+                    continue  # so many links have no room
+                scale = _Scale(
+                    [
+                        (point, self._search(segment, K_MEASURED, int(point["list_size"]), self._all).point)
+                        for point in _checked_points(points)
+                    ]
+                )
+                if not measured and scan is not None:
+                    scan = self._search(segment, K_MEASURED, _SCAN_LIST, self._all, scan=True).point.to_dict()
+            if scale.greatest > _SCALE_MAX:
+                return None
+            measured[way] = scale
+        if not measured:
             return None
+        scales = {way: measured.get(way, measured[max(measured)]) for way in main}
         curves = [
             curve | {"points": [scales[_Way.of(curve)].of(point) for point in curve["points"]]}
             for curve in known["curves"]
@@ -613,8 +614,9 @@ class _Scale:
             / max(1e-9, sum(float(point[name]) for point, _ in checked))
             for name in _COSTS
         }
-        #: How many times as much is missing, at most.
-        self.greatest = float(np.exp(self._scales.max()))
+        ratios = [found / known for known, found, *_ in by_miss if found > _MISS_NOTICED]
+        #: How many times as much is missing, at most; of points where hardly anything is, that is chance.
+        self.greatest = max(ratios, default=1.0)
 
     def of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """A point of the other index."""

@@ -35,6 +35,7 @@ from velo.compaction.worker import Worker
 from velo.errors import BusyError, CancelledError, OutOfMemoryError
 from velo.segments.data import DONE, LiveData
 from velo.segments.segment import Segment
+from velo.segments.view import View
 from velo.types import Memory
 
 #: In the background all gives way to searches. Writers may wait for a flush, so it goes first; a
@@ -337,6 +338,8 @@ class Compactor:
             for segment, one in zip(view.segments, view.alive, strict=True)
         ]
         segments = segments_to_merge([segment.n for segment in view.segments], alive, is_calm=is_calm)
+        if not segments and is_calm:
+            segments = _left_alone(view)
         return Sources.alive(view, names, segments, with_delta=False) if segments else None
 
     def _merge_all(self, how: How) -> None:
@@ -360,7 +363,8 @@ class Compactor:
         """All that is there; no segments where that is one and as it should be."""
         view, names = self._maker.look()
         pieces = len(view.segments) + (with_delta and bool(view.delta_alive.any()))
-        if pieces <= 1 and all(one.rows is None for one in view.alive):
+        is_whole = pieces <= 1 and all(one.rows is None for one in view.alive)
+        if is_whole and not _left_alone(view):
             return Sources.alive(view, names, [], with_delta=with_delta)
         return Sources.alive(view, names, list(range(len(view.segments))), with_delta=with_delta)
 
@@ -377,6 +381,8 @@ class Compactor:
 
 #: Segments of about one size that become one, and how many times as many rows are another size.
 _SIZE_SEGMENTS: Final = 4
+#: Segments that would become one of this share of the largest one's rows are near its size.
+_NEAR_SHARE: Final = 0.5
 #: While no rows are written: merge all once the small segments have this share of the largest one's rows.
 _YOUNG_SHARE: Final = 0.2
 #: While rows are written: the same, later, because such a merge rewrites every row.
@@ -405,18 +411,29 @@ def segments_to_merge(rows: Sequence[int], alive: Sequence[int], *, is_calm: boo
     return []
 
 
+def _left_alone(view: View) -> list[int]:
+    """The largest segment, if it is an interim one: the segment that it was built to be beside is gone."""
+    largest = view.largest
+    return [view.segments.index(largest)] if largest is not None and largest.is_interim else []
+
+
 def segments_of_a_size(rows: Sequence[int], others: Sequence[int]) -> list[int]:
     """Small segments of about one size to merge into one of the next, without `others`; ascending, may be
     empty.
 
-    As in a log-structured merge tree, a row is written once for each size.
+    As in a log-structured merge tree, a row is written once for each size. Segments that would come near the
+    size of the largest one are left to the merge with it, unless there are twice as many before it begins.
     """
+    if not rows:
+        return []
+    largest = _largest(rows)
     sizes: dict[int, list[int]] = {}
     for segment in range(len(rows)):
-        if segment not in others and segment != _largest(rows):
+        if segment not in others and segment != largest:
             sizes.setdefault(int(math.log(rows[segment], _SIZE_SEGMENTS)), []).append(segment)
     for _, group in sorted(sizes.items()):
-        if len(group) >= _SIZE_SEGMENTS:
+        is_near = sum(rows[segment] for segment in group) >= _NEAR_SHARE * rows[largest]
+        if len(group) >= (2 if is_near else 1) * _SIZE_SEGMENTS:
             return group
     return []
 

@@ -29,6 +29,10 @@ from velo.types import Memory
 #: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
 _KEPT_BYTES: Final = 20
 
+#: A segment with less than this share of the rows of another one is interim: it is searched with the list of
+#: that one, and merged into it.
+_INTERIM_SHARE: Final = 0.5
+
 #: Merges of this many rows, minutes of work, write checkpoints: some 580 bytes a row more.
 _RESUMED_ROWS: Final = 1_000_000
 
@@ -234,6 +238,7 @@ class SegmentBuilder:
         if how.is_beside:
             threads = max(1, (threads or len(os.sched_getaffinity(0))) // 4)
         vectors = sources.vectors()
+        is_interim = sources.count < _INTERIM_SHARE * sources.rows_beside
         build_segment(
             folder,
             vectors,
@@ -242,7 +247,8 @@ class SegmentBuilder:
             metric=int(self._live.info().metric),
             like=like,
             calibration=sources.calibration,
-            warm_start=sources.warm_start(self._live.folder.at),
+            warm_start=sources.warm_start(self._live.folder.at, is_interim=is_interim),
+            is_interim=is_interim,
             store_vectors=not sources.coded,
             threads=threads,
             device=self._device,

@@ -20,7 +20,7 @@ from velo.folder.flow import ColumnSource, StoredRows
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.metadata import as_given
 from velo.folder.replace import MARKER, durable_file, sync_folder
-from velo.formats.source import Source, chunk_rows
+from velo.formats.source import RandomSource, Source, chunk_rows
 from velo.options import METRIC_CODES
 from velo.segments.chunked import ChunkedColumns
 from velo.segments.columns import given_columns, some_rows
@@ -36,15 +36,17 @@ _READ_BYTES: Final = 1 << 20
 _GONE: Final = np.iinfo(np.uint32).max
 
 
-class SourceRows(Source):
+class SourceRows(RandomSource):
     """The vectors of some vertices of a view, ascending; decoded from codes if their segment stores no
     vectors.
 
-    Nothing is copied to a file: a build reads them a few times, page after page.
+    Nothing is copied to a file: a build reads them a few times, page after page, and at last in placement
+    order.
     """
 
     def __init__(self, view: View, vertices: AnyArray, dtype: np.dtype[Any]) -> None:
         self._view = view
+        self._vertices = vertices
         self._dtype = dtype
         segments = sum(segment.n for segment in view.segments)
         self._stored = vertices[: np.searchsorted(vertices, segments)]
@@ -60,6 +62,13 @@ class SourceRows(Source):
         for row in range(max(start, stored), stop, step):
             added = self._view.delta_vectors(self._added[row - stored : min(row + step, stop) - stored])
             yield added.astype(self.dtype, copy=False)
+
+    def take(self, rows: AnyArray) -> AnyArray:
+        vertices = self._vertices[rows]
+        ascending = np.argsort(vertices)
+        out = np.empty((len(rows), self.shape[1]), self.dtype)
+        out[ascending] = self._view.vectors(vertices[ascending], decoded=True)
+        return out
 
 
 class SourceColumns(ColumnSource):
@@ -152,6 +161,13 @@ class Sources:
         """The largest part of the view, whose bits and degree the new one gets."""
         return self.view.largest
 
+    @property
+    def rows_beside(self) -> int:
+        """The number of rows of the largest segment, if it stays beside the new one."""
+        segments = self.view.segments
+        largest = max(range(len(segments)), key=lambda number: segments[number].n, default=None)
+        return 0 if largest is None or largest in self.segments else segments[largest].n
+
     def vectors(self) -> SourceRows:
         return SourceRows(self.view, self.vertices, self.dtype)
 
@@ -178,16 +194,24 @@ class Sources:
 
     @property
     def calibration(self) -> Mapping[str, Any] | None:
-        """The calibration of the largest segment; if only codes are left, of one that has only codes."""
+        """The calibration of the largest segment; if only codes are left, of one that has only codes.
+
+        None if that one was not measured, unless only codes are left: without it, nothing can be measured.
+        """
         coded = [self.view.segments[number] for number in self.coded]
         of = max(coded, key=lambda segment: segment.n) if coded else self.view.largest
-        return None if of is None else of.calibration
+        return None if of is None or (of.is_interim and not coded) else of.calibration
 
-    def warm_start(self, folder: Path) -> tuple[Path, AnyArray] | None:
-        """The largest of these segments, and the row in the new one of each of its vertices."""
+    def warm_start(self, folder: Path, *, is_interim: bool) -> tuple[Path, AnyArray] | None:
+        """The largest of these segments, and the row in the new one of each of its vertices.
+
+        Only an interim segment starts from the graph of an interim one.
+        """
         if not self.segments:
             return None
         number = max(self.segments, key=lambda segment: self.view.segments[segment].n)
+        if self.view.segments[number].is_interim and not is_interim:
+            return None
         first, own = self._rows_of(number)
         rows = np.full(self.view.segments[number].n, _GONE, np.uint32)
         rows[self.vertices[own] - first] = np.arange(own.start, own.stop)
@@ -434,9 +458,14 @@ class SegmentOfCall:
         return self.view.largest
 
     @property
+    def rows_beside(self) -> int:
+        """The number of rows of the largest segment."""
+        return 0 if self.like is None else self.like.n
+
+    @property
     def calibration(self) -> Mapping[str, Any] | None:
-        """The calibration to adopt: that of `like`."""
-        return None if self.like is None else self.like.calibration
+        """The calibration to adopt: that of `like`; None if that was not measured."""
+        return None if self.like is None or self.like.is_interim else self.like.calibration
 
     def vectors(self) -> Source:
         return self.rows.vectors
@@ -448,5 +477,5 @@ class SegmentOfCall:
         """The rows' columns, or None."""
         return self.rows.metadata
 
-    def warm_start(self, _: Path) -> None:
+    def warm_start(self, _: Path, *, is_interim: bool) -> None:
         """There is no graph yet that has them."""

@@ -186,6 +186,11 @@ class Manifest:
         return _count(self.user, "first_row", 0)
 
     @property
+    def is_interim(self) -> bool:
+        """Whether it was built to be searched beside a larger segment: with less effort, not calibrated."""
+        return bool(self.user.get("interim"))
+
+    @property
     def generation(self) -> int:
         """The number of the metadata's generation, where there is metadata."""
         return _count(self.user.get("metadata") or {}, "generation", 1)

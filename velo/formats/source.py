@@ -125,6 +125,14 @@ class Source(ABC):
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
 
+class RandomSource(Source):
+    """Base of sources that read rows in any order about as fast as one after the other."""
+
+    @abstractmethod
+    def take(self, rows: AnyArray) -> AnyArray:
+        """The rows of these numbers, in this order."""
+
+
 class ArraySource(Source):
     """Rows of an array in memory, or of anything that slices into arrays (memmap, HDF5 data set), not copied.
 

@@ -186,6 +186,7 @@ class Segment:
             self.stores_vectors = bool(info.stores_vectors)
             manifest = read_manifest(folder)
             self.calibration = manifest.calibration
+            self.is_interim = manifest.is_interim
             self.ids = Ids(folder, self.n, manifest.first_row)
             self.completions = Completions(self.handle)
             self._compilers: list[FilterCompiler] = []

@@ -32,6 +32,7 @@ pub const BuildOptions = extern struct {
     gives_way: i32,
     page_codes: i32,
     gpu: i32,
+    places_once: i32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -68,12 +69,14 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .seed = o.seed,
         .memory_bytes = o.memory_bytes,
         .store_vectors = o.store_vectors != 0,
+        .vectors_last = o.store_vectors == 2 and o.transient != 0,
         .overwrite = o.overwrite != 0,
         .affinity_percent = if (o.affinity_percent == 0) 5 else o.affinity_percent,
         .restart = o.restart != 0,
         .checkpoint_ms = if (o.checkpoint_ms == 0) 30_000 else o.checkpoint_ms,
         .transient = o.transient != 0,
         .gives_way = o.gives_way != 0,
+        .places_once = o.places_once != 0,
     };
     var diagnostic: index.Diagnostic = .{};
     const build = common.allocator.create(Build) catch return common.out_of_memory();
@@ -123,7 +126,7 @@ export fn velo_build_warm_start(build: ?*Build, path: ?[*:0]const u8, rows: ?[*]
     return ok;
 }
 
-const Pass = enum { scan, add };
+const Pass = enum { scan, add, vectors };
 
 fn pass(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64, which: Pass) i32 {
     const own = build orelse return common.null_argument("build");
@@ -134,6 +137,7 @@ fn pass(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64
     const result = switch (which) {
         .scan => own.builder.scan(bytes, row_count, row_stride, &diagnostic),
         .add => own.builder.add(bytes, row_count, row_stride, &diagnostic),
+        .vectors => own.builder.add_vectors(bytes, row_count, row_stride, &diagnostic),
     };
     result catch |err| return common.fail_index(err, &diagnostic);
     return ok;
@@ -145,6 +149,10 @@ export fn velo_build_scan(build: ?*Build, rows: ?*const anyopaque, row_count: u6
 
 export fn velo_build_add(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64) i32 {
     return pass(build, rows, row_count, row_stride, .add);
+}
+
+export fn velo_build_vectors(build: ?*Build, rows: ?*const anyopaque, row_count: u64, row_stride: u64) i32 {
+    return pass(build, rows, row_count, row_stride, .vectors);
 }
 
 export fn velo_build_run(build: ?*Build) i32 {

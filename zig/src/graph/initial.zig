@@ -72,6 +72,13 @@ pub fn entry(comptime Distances: type, distances: *const Distances, graph: *cons
     return middle;
 }
 
+/// Candidates of a new vertex: fewer than in a fresh graph, since many others are linked already. With three fifths a merge of
+/// 20,000 and 20,000 descriptors links in three quarters of the time and finds 0.002 less with a list of 40, of fewer distances.
+pub fn list_size(full: u32) u32 {
+    return @max(@min(full, list_size_least), full * 3 / 5);
+}
+
+const list_size_least = 32;
 const stayed_starts = 128;
 const new_starts = 64;
 pub const starts_max = stayed_starts + new_starts;

@@ -45,6 +45,7 @@ pub fn build_from(comptime Distances: type, allocator: std.mem.Allocator, distan
     try initial_room.mend(Distances, distances, initial, options);
     var own = options;
     own.entry = options.entry orelse initial_room.entry(Distances, distances, &initial.graph, options.seed);
+    own.list_size = initial_room.list_size(options.list_size);
     var stayed: initial_room.Stayed = .{};
     return build_over(Distances, allocator, distances, own, initial.take_graph(), true, &stayed) catch |err| switch (err) {
         error.NotKept => unreachable, // nothing is kept

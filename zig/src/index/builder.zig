@@ -17,6 +17,7 @@ const resume_room = @import("resume.zig");
 const space = @import("space.zig");
 const work = @import("work.zig");
 const writer = @import("writer.zig");
+const vectors_file = @import("vectors.zig");
 const WarmStart = @import("warm_start.zig").WarmStart;
 const option_room = @import("options.zig");
 const reader = @import("reader.zig");
@@ -71,6 +72,8 @@ pub const Builder = struct {
     work_codes: ?work.CodesFile = null,
     work_points: ?work.PointsFile = null,
     work_vectors: ?work.GrowingFile = null,
+    /// vectors.bin, whose rows come after `run`.
+    placed_vectors: ?vectors_file.Writer = null,
     encoders: []EncodeThread,
     order: ?[]u32 = null,
     /// An index whose graph this one goes on from.
@@ -168,6 +171,7 @@ pub const Builder = struct {
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
         if (self.order) |order| allocator.free(order);
+        if (self.placed_vectors) |*vectors| vectors.deinit();
         self.close_warm_start_codes();
         if (self.warm_start) |*warm_start| warm_start.deinit(allocator);
         if (self.written) |*written| written.deinit(allocator);
@@ -429,7 +433,7 @@ pub const Builder = struct {
         self.work_codes = .init(try self.work_file(work.codes_name, held.codes, self.options.n * row_bytes, diagnostic), self.params, code_bytes);
         self.work_points = if (held.points) try work.PointsFile.hold(self.allocator, n, self.params.dim) else .init(try self.work_file(work.points_name, false, 0, diagnostic), self.params.dim);
         const vector_bytes = self.options.dim * self.options.dtype.bytes();
-        if (self.options.store_vectors) self.work_vectors = try self.work_file(work.vectors_name, held.vectors, self.options.n * vector_bytes, diagnostic);
+        if (self.options.store_vectors and !self.options.vectors_last) self.work_vectors = try self.work_file(work.vectors_name, held.vectors, self.options.n * vector_bytes, diagnostic);
     }
 
     fn work_file(self: *Builder, name: []const u8, is_held: bool, bytes: u64, diagnostic: *Diagnostic) Error!work.GrowingFile {
@@ -605,14 +609,49 @@ pub const Builder = struct {
         self.order = try self.allocator.dupe(u32, placed.placement.order);
     }
 
+    /// With `vectors_last`, after `run`: the rows again, in the order of their vertices. So they are written once.
+    pub fn add_vectors(self: *Builder, rows: [*]const u8, row_count: u64, row_stride: u64, diagnostic: *Diagnostic) Error!void {
+        try self.control.check();
+        if (self.written == null or !self.takes_vectors_last()) {
+            diagnostic.say("vectors come after run, of a build that takes them last", .{});
+            return error.InvalidArgument;
+        }
+        const row_bytes = self.options.dim * self.options.dtype.bytes();
+        if (self.placed_vectors == null) self.placed_vectors = try .create(self.allocator, self.dir, .of(row_bytes, self.salt), diagnostic);
+        const vectors = &self.placed_vectors.?;
+        vectors.file.diagnostic = diagnostic;
+        try self.check_count(vectors.count(), row_count, diagnostic);
+        for (0..@intCast(row_count)) |i| try vectors.add(rows[i * row_stride ..][0..row_bytes]);
+    }
+
+    fn takes_vectors_last(self: *const Builder) bool {
+        return self.options.store_vectors and self.options.vectors_last;
+    }
+
+    fn finish_vectors(self: *Builder, diagnostic: *Diagnostic) Error!void {
+        const count = if (self.placed_vectors) |*vectors| vectors.count() else 0;
+        if (count != self.options.n) {
+            diagnostic.argument = "vectors";
+            diagnostic.say("{d} rows were announced, but only {d} came after run", .{ self.options.n, count });
+            return error.InvalidArgument;
+        }
+        const vectors = &self.placed_vectors.?;
+        vectors.file.diagnostic = diagnostic;
+        try self.written.?.files.append(self.allocator, .{ .name = files.file_vectors, .summary = try vectors.finish() });
+        vectors.deinit();
+        self.placed_vectors = null;
+    }
+
     /// The end of a build: sums are taken of the files that others have written beside the index's own, then the manifest takes
     /// its place, and with it the folder is an index.
     pub fn commit(self: *Builder, extra_files: []const []const u8, extra_json: ?[]const u8, diagnostic: *Diagnostic) Error!void {
-        const written = self.written orelse {
+        if (self.written == null) {
             diagnostic.say("commit comes after run", .{});
             return error.InvalidArgument;
-        };
+        }
         try self.control.check();
+        if (self.takes_vectors_last()) try self.finish_vectors(diagnostic);
+        const written = self.written.?;
         var arena = std.heap.ArenaAllocator.init(self.allocator);
         defer arena.deinit();
         var entries: std.ArrayList(layout.manifest.File) = .empty;
@@ -1063,24 +1102,25 @@ fn make_placement(builder: *Builder, built: *const graph.Graph, codes: *?quant.B
 }
 
 /// A page is filled by what its records are thought to take. Lists are only known after placement, so the first
-/// sizes come from experience, and a second placement knows better. Where a former index was placed, its order tells
-/// them, and no first placement is made.
+/// sizes come from experience, and a second placement knows better, unless one is enough (`places_once`). Where a former
+/// index was placed, its order tells them, and no first placement is made.
 fn place_whole(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, diagnostic: *Diagnostic) Error!graph.Placement {
     const sizes = try base.alloc_untouched(builder.allocator, u16, built.n);
     defer base.free_untouched(builder.allocator, sizes);
     for (sizes, built.degrees) |*size, degree| size.* = size_guess(builder, degree);
-    if (sizes_vary(builder)) {
+    const once = builder.options.places_once;
+    if (sizes_vary(builder) and !once) {
         builder.control.enter(.place, built.n);
         const order = try draft_order(builder, built, points, sizes, diagnostic);
         defer base.free_untouched(builder.allocator, order);
         try writer.record_sizes(builder.allocator, .{ .graph = built }, built.degree_max, order, builder.page_geometry(), sizes, diagnostic);
     }
     builder.control.enter(.place, built.n);
-    return place_points(builder, built, points, sizes, false, diagnostic);
+    return place_points(builder, built, points, sizes, once, diagnostic);
 }
 
 fn draft_order(builder: *Builder, built: *const graph.Graph, points: *const quant.BuildCodes, sizes: []const u16, diagnostic: *Diagnostic) Error![]u32 {
-    if (builder.warm_start) |*warm_start| return warm_start.order(builder.allocator, built);
+    if (builder.warm_start) |*warm_start| return warm_start.order(builder.allocator, built.n, .{ .graph = built }, diagnostic);
     const first = try place_points(builder, built, points, sizes, true, diagnostic);
     base.free_untouched(builder.allocator, first.page_first);
     return first.order;
@@ -1153,7 +1193,7 @@ pub const Partitions = struct {
         const count = builder.plan.partitions;
         var own = try clusters.assign(allocator, &builder.work_points.?, n, builder.plan, builder.options.seed, branches_of(builder.options.degree), &builder.control, diagnostic);
         errdefer own.deinit(allocator);
-        var lists = try ListFile.create(allocator, builder.dir, work.lists_name, builder.options.degree, diagnostic);
+        var lists = try ListFile.create(allocator, builder.dir, work.lists_name, n, builder.options.degree, diagnostic);
         errdefer lists.deinit();
         var self: Partitions = .{
             .allocator = allocator,
@@ -1259,11 +1299,11 @@ pub const Partitions = struct {
             graph.build(quant.BuildCodes, self.allocator, &codes, options);
         var built = linked catch |err| return graph_error(self.diagnostic, err);
         defer built.deinit(self.allocator);
+        var bytes: [work.list_bytes_max]u8 = undefined;
         for (0..built.n) |member| {
             const list = built.list(@intCast(member));
             for (list) |*id| id.* = rows[id.*];
-            try parts.append(std.mem.asBytes(&@as(u32, @intCast(list.len))), self.diagnostic);
-            try parts.append(std.mem.sliceAsBytes(list), self.diagnostic);
+            try parts.append(work.put_list(list, self.lists.neighbor_bytes, &bytes), self.diagnostic);
         }
     }
 
@@ -1277,27 +1317,28 @@ pub const Partitions = struct {
     const Cursor = struct {
         at: u64,
         end: u64,
-        buffer: []u32,
+        buffer: []u8,
         from: usize = 0,
         to: usize = 0,
+        list: [255]u32 = undefined,
 
-        fn next(self: *Cursor, parts: *const work.GrowingFile, degree_max: u32, diagnostic: *Diagnostic) Error![]const u32 {
-            if (self.to - self.from < degree_max + 1 and self.at < self.end) {
+        /// Valid until the next call of the same cursor.
+        fn next(self: *Cursor, parts: *const work.GrowingFile, neighbor_bytes: u8, diagnostic: *Diagnostic) Error![]const u32 {
+            if (self.to - self.from < work.list_bytes_max and self.at < self.end) {
                 const kept = self.to - self.from;
-                std.mem.copyForwards(u32, self.buffer[0..kept], self.buffer[self.from..self.to]);
-                const some: usize = @intCast(@min(self.buffer.len - kept, (self.end - self.at) / @sizeOf(u32)));
-                try parts.read_at(std.mem.sliceAsBytes(self.buffer[kept..][0..some]), self.at, diagnostic);
-                self.at += some * @sizeOf(u32);
+                std.mem.copyForwards(u8, self.buffer[0..kept], self.buffer[self.from..self.to]);
+                const some: usize = @intCast(@min(self.buffer.len - kept, self.end - self.at));
+                try parts.read_at(self.buffer[kept..][0..some], self.at, diagnostic);
+                self.at += some;
                 self.from = 0;
                 self.to = kept + some;
             }
-            if (self.from < self.to and self.buffer[self.from] <= self.to - self.from - 1) {
-                const list = self.buffer[self.from + 1 ..][0..self.buffer[self.from]];
-                self.from += 1 + list.len;
-                return list;
-            }
-            diagnostic.in_file(parts.name, "{s} was changed while it was in use", .{parts.name});
-            return error.Io;
+            const list = work.take_list(self.buffer[self.from..self.to], neighbor_bytes, &self.list) orelse {
+                diagnostic.in_file(parts.name, "{s} was changed while it was in use", .{parts.name});
+                return error.Io;
+            };
+            self.from += 1 + list.len * neighbor_bytes;
+            return list;
         }
     };
 
@@ -1306,8 +1347,8 @@ pub const Partitions = struct {
 
     fn merge(self: *Partitions, parts: *const work.GrowingFile, offsets: []const u64) Error!void {
         const degree = self.builder.options.degree;
-        const each = @max(degree + 1, merge_bytes / @sizeOf(u32) / self.count);
-        const memory = try base.alloc_untouched(self.allocator, u32, @as(usize, each) * self.count);
+        const each = @max(work.list_bytes_max, merge_bytes / self.count);
+        const memory = try base.alloc_untouched(self.allocator, u8, @as(usize, each) * self.count);
         defer base.free_untouched(self.allocator, memory);
         const cursors = try base.alloc_untouched(self.allocator, Cursor, self.count);
         defer base.free_untouched(self.allocator, cursors);
@@ -1319,8 +1360,8 @@ pub const Partitions = struct {
             if (row % 4096 == 0) try self.builder.control.check();
             var merged: Merged = .{ .row = @intCast(row), .degree = degree };
             while (branch < tree.len and tree[branch].parent == row) : (branch += 1) merged.add(tree[branch].child);
-            const own = try cursors[home].next(parts, degree, self.diagnostic);
-            const other: []const u32 = if (guest == clusters.nowhere) &.{} else try cursors[guest].next(parts, degree, self.diagnostic);
+            const own = try cursors[home].next(parts, self.lists.neighbor_bytes, self.diagnostic);
+            const other: []const u32 = if (guest == clusters.nowhere) &.{} else try cursors[guest].next(parts, self.lists.neighbor_bytes, self.diagnostic);
             merged.interleave(own, other);
             try self.lists.append(merged.ids[0..merged.len], self.diagnostic);
         }
@@ -1519,7 +1560,24 @@ pub const Partitions = struct {
         return .{ .rows = rows, .codes = codes, .graph = local, .sizes = own_sizes };
     }
 
-    /// All partitions' pages one after another, as `Builder.place` makes those of one graph.
+    /// The mean of all partitions.
+    fn affinity_threshold(self: *Partitions) Error!f32 {
+        const options = &self.builder.options;
+        var sum: f64 = 0;
+        for (0..self.count) |partition| {
+            const rows = try self.members(partition, false);
+            defer self.allocator.free(rows);
+            if (rows.len == 0) continue;
+            var codes = try self.load(rows);
+            defer codes.deinit();
+            const own = try graph.affinity_threshold(quant.BuildCodes, self.allocator, &codes, @intCast(rows.len), options.affinity_percent, options.seed);
+            sum += own * @as(f64, @floatFromInt(rows.len)) / @as(f64, @floatFromInt(self.n));
+        }
+        return @floatCast(sum);
+    }
+
+    /// All partitions' pages one after another, as `Builder.place` makes those of one graph. Where a former index was placed, its
+    /// order tells the sizes of records, as in `place_whole`.
     pub fn place(self: *Partitions) Error!resume_room.Placed {
         const allocator = self.allocator;
         const ranks = try base.alloc_untouched(allocator, u32, self.n);
@@ -1533,43 +1591,45 @@ pub const Partitions = struct {
                 counts[home] += 1;
             }
         }
+        const threshold = try self.affinity_threshold();
+        if (self.builder.options.places_once) return self.place_with(ranks, null, threshold);
         const sizes = try base.alloc_untouched(allocator, u16, self.n);
         defer base.free_untouched(allocator, sizes);
-        var threshold: f32 = 0;
-        {
-            var draft = try self.place_with(ranks, null, &threshold);
-            defer draft.deinit(allocator);
-            if (!sizes_vary(self.builder)) {
-                @memset(sizes, size_guess(self.builder, 0));
-            } else try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, draft.placement.order, self.builder.page_geometry(), sizes, self.diagnostic);
-        }
-        return self.place_with(ranks, sizes, &threshold);
+        if (sizes_vary(self.builder)) {
+            const order = try self.draft_order(ranks);
+            defer base.free_untouched(allocator, order);
+            try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, order, self.builder.page_geometry(), sizes, self.diagnostic);
+        } else @memset(sizes, size_guess(self.builder, 0));
+        return self.place_with(ranks, sizes, threshold);
     }
 
-    /// Without sizes a draft: it has no colors, and finds out at which distance vectors are affine.
-    fn place_with(self: *Partitions, ranks: []const u32, sizes: ?[]const u16, threshold: *f32) Error!resume_room.Placed {
+    fn draft_order(self: *Partitions, ranks: []const u32) Error![]u32 {
+        if (self.builder.plan.goes_on) return self.builder.warm_start.?.order(self.allocator, self.n, .{ .rows = &self.lists }, self.diagnostic);
+        const draft = try self.place_with(ranks, null, null);
+        base.free_untouched(self.allocator, draft.placement.page_first);
+        base.free_untouched(self.allocator, draft.colors);
+        return draft.placement.order;
+    }
+
+    /// Without sizes they come from experience, and no vertices change places. Records get colors with a `threshold`, within which
+    /// vectors are affine.
+    fn place_with(self: *Partitions, ranks: []const u32, sizes: ?[]const u16, threshold: ?f32) Error!resume_room.Placed {
         const allocator = self.allocator;
-        const options = &self.builder.options;
-        const draft = sizes == null;
         self.builder.control.enter(.place, self.n);
         var order: std.ArrayList(u32) = try .initCapacity(allocator, self.n);
         errdefer order.deinit(allocator);
         var page_first: std.ArrayList(u32) = .empty;
         errdefer page_first.deinit(allocator);
-        const colors = try base.alloc_untouched(allocator, u8, if (draft) 0 else self.n);
+        const colors = try base.alloc_untouched(allocator, u8, if (threshold == null) 0 else self.n);
         errdefer base.free_untouched(allocator, colors);
-        var affinity: f64 = 0;
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
             defer loaded.deinit(allocator);
-            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, draft, self.diagnostic);
+            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, sizes == null, self.diagnostic);
             defer placement.deinit(allocator);
             const first: u32 = @intCast(order.items.len);
-            if (draft) {
-                const own = try graph.affinity_threshold(quant.BuildCodes, allocator, &loaded.codes, loaded.graph.n, options.affinity_percent, options.seed);
-                affinity += own * @as(f64, @floatFromInt(loaded.graph.n)) / @as(f64, @floatFromInt(self.n));
-            } else {
-                const own = try graph.color(quant.BuildCodes, allocator, &loaded.codes, &placement, threshold.*);
+            if (threshold) |within| {
+                const own = try graph.color(quant.BuildCodes, allocator, &loaded.codes, &placement, within);
                 defer allocator.free(own);
                 @memcpy(colors[first..][0..own.len], own);
             }
@@ -1577,7 +1637,6 @@ pub const Partitions = struct {
             try page_first.ensureUnusedCapacity(allocator, placement.page_first.len);
             for (placement.page_first) |page| page_first.appendAssumeCapacity(first + page);
         }
-        if (draft) threshold.* = @floatCast(affinity);
         const own_order = try order.toOwnedSlice(allocator);
         errdefer allocator.free(own_order);
         return .{ .placement = .{ .order = own_order, .page_first = try page_first.toOwnedSlice(allocator) }, .colors = colors };
@@ -1585,7 +1644,7 @@ pub const Partitions = struct {
 
     /// The lists once more, in placement order, as the writer goes through them again and again.
     pub fn placed_lists(self: *Partitions, order: []const u32) Error!ListFile {
-        var placed = try ListFile.create(self.allocator, self.builder.dir, work.placed_lists_name, self.builder.options.degree, self.diagnostic);
+        var placed = try ListFile.create(self.allocator, self.builder.dir, work.placed_lists_name, self.n, self.builder.options.degree, self.diagnostic);
         errdefer placed.deinit();
         for (order, 0..) |row, vertex| {
             if (vertex % 4096 == 0) try self.builder.control.check();

@@ -294,6 +294,44 @@ fn file_sum(path: []const u8, name: []const u8) !u64 {
     return base.checksum(text);
 }
 
+test "vectors that come after placement are those that the second pass would have stored" {
+    var place: Place = undefined;
+    try place.init();
+    defer place.tmp.cleanup();
+    var diagnostic: Diagnostic = .{};
+    errdefer std.debug.print("{s} {s}\n", .{ diagnostic.message(), diagnostic.file() });
+    const rows = try random_rows(testing.allocator, 300, 16, 2);
+    defer testing.allocator.free(rows);
+    try build(place.path, stored, rows, &diagnostic);
+    var other: Place = undefined;
+    try other.init();
+    defer other.tmp.cleanup();
+    var options = stored;
+    options.vectors_last = true;
+    options.transient = true;
+    const bytes: [*]const u8 = @ptrCast(rows.ptr);
+    const builder = try Builder.open(testing.allocator, other.path, options, &diagnostic);
+    {
+        defer builder.close();
+        try builder.scan(bytes, 300, 64, &diagnostic);
+        try builder.add(bytes, 300, 64, &diagnostic);
+        try testing.expectError(error.InvalidArgument, builder.add_vectors(bytes, 1, 64, &diagnostic));
+        try builder.run(&diagnostic);
+        const placed = try testing.allocator.alloc(f32, rows.len);
+        defer testing.allocator.free(placed);
+        for (builder.order.?, 0..) |row, vertex| @memcpy(placed[vertex * 16 ..][0..16], rows[row * 16 ..][0..16]);
+        const placed_bytes: [*]const u8 = @ptrCast(placed.ptr);
+        try testing.expectError(error.InvalidArgument, builder.commit(&.{}, null, &diagnostic));
+        try builder.add_vectors(placed_bytes, 299, 64, &diagnostic);
+        try testing.expectError(error.InvalidArgument, builder.add_vectors(placed_bytes, 2, 64, &diagnostic));
+        try builder.add_vectors(placed_bytes + 299 * 64, 1, 64, &diagnostic);
+        try builder.commit(&.{}, null, &diagnostic);
+    }
+    try testing.expectEqual(try file_sum(place.path, files.file_vectors), try file_sum(other.path, files.file_vectors));
+    var pages: u64 = 0;
+    try verify(testing.allocator, other.path, &pages, &diagnostic);
+}
+
 test "vectors stored in a finished index are those that its build would have stored" {
     var place: Place = undefined;
     try place.init();

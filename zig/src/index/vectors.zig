@@ -41,6 +41,11 @@ pub const Writer = struct {
         if (self.rows == self.geometry.rows_per_page) try self.end_page();
     }
 
+    /// Rows so far.
+    pub fn count(self: *const Writer) u64 {
+        return @as(u64, self.number) * self.geometry.rows_per_page + self.rows;
+    }
+
     pub fn finish(self: *Writer) Error!files.Summary {
         if (self.rows > 0) try self.end_page();
         return self.file.finish();

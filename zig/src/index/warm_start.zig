@@ -10,6 +10,7 @@ const options_room = @import("options.zig");
 const reader = @import("reader.zig");
 const files = @import("files.zig");
 const PageWalk = @import("reader.zig").PageWalk;
+const Neighbors = @import("writer.zig").Neighbors;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 
@@ -105,10 +106,10 @@ pub const WarmStart = struct {
 
     /// The rows in the order in which the former index has them, each new one behind the first of its neighbors that was
     /// there; those that have none come last.
-    pub fn order(self: *const WarmStart, allocator: std.mem.Allocator, built: *const graph.Graph) error{OutOfMemory}![]u32 {
+    pub fn order(self: *const WarmStart, allocator: std.mem.Allocator, n: u32, neighbors: Neighbors, diagnostic: *Diagnostic) Error![]u32 {
         const new = std.math.maxInt(u32);
         const last: u32 = @intCast(self.rows.len);
-        const anchors = try base.alloc_untouched(allocator, u32, built.n);
+        const anchors = try base.alloc_untouched(allocator, u32, n);
         defer base.free_untouched(allocator, anchors);
         @memset(anchors, new);
         for (self.rows, 0..) |row, vertex| if (row != removed) {
@@ -119,12 +120,12 @@ pub const WarmStart = struct {
         defer base.free_untouched(allocator, next);
         for (self.rows, next[0..last]) |row, *count| count.* = @intFromBool(row != removed);
         next[last] = 0;
-        const behind = try base.alloc_untouched(allocator, u32, built.n);
+        const behind = try base.alloc_untouched(allocator, u32, n);
         defer base.free_untouched(allocator, behind);
         for (anchors, behind, 0..) |anchor, *at, row| {
             at.* = anchor;
             if (anchor != new) continue;
-            at.* = for (built.list(@intCast(row))) |neighbor| {
+            at.* = for (try neighbors.of_row(@intCast(row), diagnostic)) |neighbor| {
                 if (anchors[neighbor] != new) break anchors[neighbor];
             } else last;
             next[at.*] += 1;
@@ -135,7 +136,7 @@ pub const WarmStart = struct {
             sum += count.*;
             count.* = first;
         }
-        const rows = try base.alloc_untouched(allocator, u32, built.n);
+        const rows = try base.alloc_untouched(allocator, u32, n);
         for ([_]bool{ false, true }) |is_new| {
             for (anchors, behind, 0..) |anchor, at, row| {
                 if ((anchor == new) != is_new) continue;
@@ -143,7 +144,7 @@ pub const WarmStart = struct {
                 next[at] += 1;
             }
         }
-        std.debug.assert(sum == built.n);
+        std.debug.assert(sum == n);
         return rows;
     }
 
@@ -286,7 +287,8 @@ test "new rows stand behind the first neighbor that was there, in the order of a
     }
     var rows = [_]u32{ 6, WarmStart.removed, 4, 0, 2 };
     const warm_start: WarmStart = .{ .path = &.{}, .rows = &rows, .removed_count = 1 };
-    const order = try warm_start.order(allocator, &built);
+    var diagnostic: Diagnostic = .{};
+    const order = try warm_start.order(allocator, 7, .{ .graph = &built }, &diagnostic);
     defer base.free_untouched(allocator, order);
     try std.testing.expectEqualSlices(u32, &.{ 6, 4, 1, 3, 0, 2, 5 }, order);
 }

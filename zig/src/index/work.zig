@@ -14,7 +14,7 @@ pub const codes_name = "codes.work";
 /// Codes for construction.
 pub const points_name = "points.work";
 pub const vectors_name = "vectors.work";
-/// The graph of each partition: of every member in the order of rows its degree, then its neighbors' rows.
+/// The graph of each partition: of every member in the order of rows its list, as `put_list` writes it.
 pub const parts_name = "parts.work";
 pub const lists_name = "lists.work";
 pub const placed_lists_name = "placed_lists.work";
@@ -295,26 +295,62 @@ pub const PointsFile = struct {
 
 // ---- lists ----
 //
-// Neighbor lists of a partitioned build, in a work file: one place of the same size for every vertex. Read back through
-// the page cache, not mapped, so they do not count against the memory of the build.
+// Neighbor lists of a partitioned build, in work files: a byte for the number of neighbors, then their rows, in three bytes
+// each where that is enough. Read back through the page cache, not mapped, so they do not count against the memory of the build.
 
+/// Bytes of a neighbor among so many rows.
+pub fn neighbor_bytes_of(n: u32) u8 {
+    return if (n <= 1 << 24) 3 else 4;
+}
+
+/// Bytes of the longest list.
+pub const list_bytes_max = 1 + 255 * 4;
+
+pub fn put_list(list: []const u32, neighbor_bytes: u8, out: *[list_bytes_max]u8) []const u8 {
+    out[0] = @intCast(list.len);
+    switch (neighbor_bytes) {
+        3 => for (list, 0..) |row, i| std.mem.writeInt(u24, out[1 + 3 * i ..][0..3], @intCast(row), .little),
+        else => for (list, 0..) |row, i| std.mem.writeInt(u32, out[1 + 4 * i ..][0..4], row, .little),
+    }
+    return out[0 .. 1 + list.len * neighbor_bytes];
+}
+
+/// Null where `bytes` do not hold a whole list.
+pub fn take_list(bytes: []const u8, neighbor_bytes: u8, out: *[255]u32) ?[]u32 {
+    if (bytes.len == 0 or bytes.len - 1 < @as(usize, bytes[0]) * neighbor_bytes) return null;
+    const list = out[0..bytes[0]];
+    switch (neighbor_bytes) {
+        3 => for (list, 0..) |*row, i| {
+            row.* = std.mem.readInt(u24, bytes[1 + 3 * i ..][0..3], .little);
+        },
+        else => for (list, 0..) |*row, i| {
+            row.* = std.mem.readInt(u32, bytes[1 + 4 * i ..][0..4], .little);
+        },
+    }
+    return list;
+}
+
+/// One place of the same size for every vertex.
 pub const ListFile = struct {
     file: GrowingFile,
     degree_max: u32,
+    neighbor_bytes: u8,
     n: u32 = 0,
     /// Places read together once somebody reads them one after another: from `window_first` on.
-    window: []u32,
+    window: []u8,
     window_first: u32 = 0,
     window_count: u32 = 0,
     latest: u32 = std.math.maxInt(u32),
+    list: [255]u32 = undefined,
 
     const window_bytes = 1 << 16;
 
-    pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, degree_max: u32, diagnostic: *Diagnostic) Error!ListFile {
+    pub fn create(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, rows: u32, degree_max: u32, diagnostic: *Diagnostic) Error!ListFile {
         var file = try GrowingFile.create(allocator, dir, name, diagnostic);
         errdefer file.deinit();
-        const stride = degree_max + 1;
-        return .{ .file = file, .degree_max = degree_max, .window = try allocator.alloc(u32, @max(1, window_bytes / 4 / stride) * stride) };
+        const neighbor_bytes = neighbor_bytes_of(rows);
+        const place = 1 + degree_max * neighbor_bytes;
+        return .{ .file = file, .degree_max = degree_max, .neighbor_bytes = neighbor_bytes, .window = try allocator.alloc(u8, @max(1, window_bytes / place) * place) };
     }
 
     pub fn deinit(self: *ListFile) void {
@@ -323,14 +359,13 @@ pub const ListFile = struct {
     }
 
     fn place_bytes(self: *const ListFile) usize {
-        return (self.degree_max + 1) * @sizeOf(u32);
+        return 1 + self.degree_max * self.neighbor_bytes;
     }
 
     pub fn append(self: *ListFile, list: []const u32, diagnostic: *Diagnostic) Error!void {
-        const unused: [256]u32 = @splat(0);
-        try self.file.append(std.mem.asBytes(&@as(u32, @intCast(list.len))), diagnostic);
-        try self.file.append(std.mem.sliceAsBytes(list), diagnostic);
-        try self.file.append(std.mem.sliceAsBytes(unused[0 .. self.degree_max - list.len]), diagnostic);
+        var place: [list_bytes_max]u8 = @splat(0);
+        _ = put_list(list, self.neighbor_bytes, &place);
+        try self.file.append(place[0..self.place_bytes()], diagnostic);
         self.n += 1;
     }
 
@@ -342,29 +377,25 @@ pub const ListFile = struct {
     /// The list of a vertex; valid until the next call.
     pub fn read(self: *ListFile, vertex: u32, diagnostic: *Diagnostic) Error![]u32 {
         std.debug.assert(vertex < self.n);
-        const stride = self.degree_max + 1;
+        const place = self.place_bytes();
         if (vertex < self.window_first or vertex - self.window_first >= self.window_count) {
-            const room: u32 = @intCast(self.window.len / stride);
+            const room: u32 = @intCast(self.window.len / place);
             self.window_count = 0;
             const count = if (vertex == self.latest +% 1) @min(room, self.n - vertex) else 1;
-            try self.file.read_at(std.mem.sliceAsBytes(self.window[0 .. count * stride]), @as(u64, vertex) * self.place_bytes(), diagnostic);
+            try self.file.read_at(self.window[0 .. count * place], @as(u64, vertex) * place, diagnostic);
             self.window_first = vertex;
             self.window_count = count;
         }
         self.latest = vertex;
-        const place = self.window[(vertex - self.window_first) * stride ..][0..stride];
-        if (place[0] > self.degree_max) {
+        return take_list(self.window[(vertex - self.window_first) * place ..][0..place], self.neighbor_bytes, &self.list) orelse {
             diagnostic.in_file(self.file.name, "{s} was changed while it was in use", .{self.file.name});
             return error.Io;
-        }
-        return place[1..][0..place[0]];
+        };
     }
 
     pub fn write(self: *ListFile, vertex: u32, list: []const u32, diagnostic: *Diagnostic) Error!void {
-        var place: [256]u32 = undefined;
-        place[0] = @intCast(list.len);
-        @memcpy(place[1..][0..list.len], list);
-        self.file.file.?.pwriteAll(std.mem.sliceAsBytes(place[0 .. list.len + 1]), @as(u64, vertex) * self.place_bytes()) catch |err|
+        var place: [list_bytes_max]u8 = undefined;
+        self.file.file.?.pwriteAll(put_list(list, self.neighbor_bytes, &place), @as(u64, vertex) * self.place_bytes()) catch |err|
             return diagnostics.file_error(diagnostic, self.file.name, "write", err);
         self.window_count = 0;
     }
@@ -384,11 +415,12 @@ test "lists read back in any order, and as they were last written" {
     defer allocator.free(model);
     const degrees = try allocator.alloc(u32, n);
     defer allocator.free(degrees);
-    var lists = try ListFile.create(allocator, tmp.dir, "lists.work", degree_max, &diagnostic);
+    const rows: u32 = if (prng.boolean()) 1 << 24 else std.math.maxInt(u32);
+    var lists = try ListFile.create(allocator, tmp.dir, "lists.work", rows, degree_max, &diagnostic);
     defer lists.deinit();
     for (model, degrees) |*list, *degree| {
         degree.* = @intCast(prng.below(degree_max + 1));
-        for (list) |*id| id.* = @truncate(prng.next());
+        for (list) |*id| id.* = @intCast(prng.below(rows));
         try lists.append(list[0..degree.*], &diagnostic);
     }
     try lists.flush(&diagnostic);
@@ -399,7 +431,7 @@ test "lists read back in any order, and as they were last written" {
         vertex = if (prng.boolean() and vertex + 1 < n) vertex + 1 else @intCast(prng.below(n));
         if (prng.below(4) == 0) {
             degrees[vertex] = @intCast(prng.below(degree_max + 1));
-            model[vertex][0] = @truncate(prng.next());
+            model[vertex][0] = @intCast(prng.below(rows));
             try lists.write(vertex, model[vertex][0..degrees[vertex]], &diagnostic);
         }
         try std.testing.expectEqualSlices(u32, model[vertex][0..degrees[vertex]], try lists.read(vertex, &diagnostic));

@@ -64,6 +64,15 @@ pub const Neighbors = union(enum) {
     rows: *ListFile,
     /// By vertex, which is a row's place in the order.
     placed: *ListFile,
+
+    /// The neighbors of a row, before placement; valid until the next call.
+    pub fn of_row(self: Neighbors, row: u32, diagnostic: *Diagnostic) Error![]const u32 {
+        return switch (self) {
+            .graph => |built| built.list(row),
+            .rows => |file| file.read(row, diagnostic),
+            .placed => unreachable,
+        };
+    }
 };
 
 /// Bytes of every record in a page, by row, if rows are placed in this order. Lists are only known after placement; but a
