@@ -294,6 +294,55 @@ def test_a_flush_and_a_merge_take_turns_in_a_small_budget(
         assert found.ids[:, 0].tolist() == list(range(0, 5_800, 800))
 
 
+#: Prints by how much the memory of this process that is no mapped file grows at most.
+GROWN = """
+import os, sys, threading
+import numpy as np
+import pyarrow as pa
+import velo
+from velo.testing import synthetic_vectors
+
+path, memory, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rows = synthetic_vectors(count, 64, seed=5)
+pa.array([0])  # with the first, pyarrow imports pandas where it is
+
+def own_bytes():
+    resident, shared = open("/proc/self/statm").read().split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+base = peak = own_bytes()
+done = threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.005):
+        peak = max(peak, own_bytes())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+columns = pa.schema([("bucket", pa.int8())])
+with velo.create(path, dim=64, metadata=columns, memory=memory, threads=2, durability="process") as index:
+    for first in range(0, count, 500):
+        ids = np.arange(first, min(first + 500, count))
+        index.insert(rows[ids], ids, {"bucket": (ids % 10).astype(np.int8)})
+    index.optimize()
+    assert len(index) == count
+done.set()
+watcher.join()
+print(peak - base)
+"""
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.6])
+def test_rows_into_an_empty_index_stay_within_the_memory_promise(tmp_path: Path, share: float) -> None:
+    """Memory, as much for merges, and 64 MiB."""
+    rows = count(6_000, 60_000)
+    memory = max(1 << 20, int(share * rows * 64 * 4))
+    grown = int(child.run(GROWN, tmp_path / "i", memory, rows, check=True).stdout)
+    print(grown / (2 * memory + (64 << 20)))
+    assert grown <= 2 * memory + (64 << 20)
+
+
 #: Prints by how much the memory of this process that is no mapped file grows by an index.
 OPENED = """
 import os, sys

@@ -215,8 +215,10 @@ class SegmentBuilder:
                     )
                 building.rename(folder)
                 unmade.append(folder)
+                # Rows that came meanwhile take their share of the memory, too.
+                of_rows = max(sources.of_rows, int(self._live.info().rows))
                 with self._opening:
-                    made = self._open_segment(name, sources.of_rows, next(iter(self._open), None))
+                    made = self._open_segment(name, of_rows, next(iter(self._open), None))
                     self._open.add(made)
                 unmade.clear()
             except OSError as error:
@@ -289,6 +291,7 @@ class SegmentBuilder:
             sources.view, sources.segments, sources.taken(), made, with_delta=sources.with_delta
         )
         assert done.outcome == DONE, "merges of the same rows come one at a time"
+        self._live.view()  # in the place of the last one, which keeps the sources open
 
 
 @contextlib.contextmanager
