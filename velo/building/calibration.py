@@ -101,7 +101,7 @@ _GROWTH_MAX: Final = 2.0
 _TURNS_MAX: Final = 4
 #: The recalls at which that is seen: the first list of a curve that reached each, or its longest.
 _RECALLS_CHECKED: Final = (0.9, 0.95, 0.99)
-#: An index with this many times the misses does not adopt the table.
+#: An index with this many times the misses, and of twice the rows twice as many, does not adopt the table.
 _SCALE_MAX: Final = 2.0
 #: Of what is missed, so little says nothing about the table of another index.
 _MISS_NOTICED: Final = 0.02
@@ -464,7 +464,7 @@ class _Table:
                 )
                 if not measured and scan is not None:
                     scan = self._search(segment, K_MEASURED, _SCAN_LIST, self._all, scan=True).point.to_dict()
-            if scale.greatest > _SCALE_MAX:
+            if scale.greatest > _SCALE_MAX * max(1.0, len(self._order) / known["rows"]):
                 return None
             measured[way] = scale
         if not measured:
