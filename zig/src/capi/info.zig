@@ -74,7 +74,7 @@ fn get(handle: Handle, info_out: ?*IndexInfo) common.Failure!void {
         .queries_in_flight = self.workers.queries_in_flight,
         .plan = common.number_of(common.Plan, self.shared.plan),
         .stores_vectors = @intFromBool(reader.vectors != null),
-        .memory_codes_bytes = reader.memory_codes_bytes(),
+        .memory_codes_bytes = reader.memory_codes_bytes() + self.shared.blocks_bytes(),
         .memory_links_bytes = reader.memory_links_bytes(),
         .memory_cache_bytes = (if (self.cache) |*cache| cache.memory_bytes() else 0) + self.page_caches.memory_bytes(),
         .memory_pages_bytes = reader.memory_pages_bytes(),

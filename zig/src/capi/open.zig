@@ -103,6 +103,8 @@ fn open(self: *Index, path: [:0]const u8, o: *const OpenOptions, names: Names, o
     const found: search.Plan = if (self.reader.page_codes_kept() > 0) .walk else if (self.reader.has_links()) .links_in_memory else .links_on_disk;
     self.shared = try search.Shared.init(common.allocator, &self.reader, found);
     errdefer self.shared.deinit(common.allocator);
+    // Codes in blocks serve searches beside a larger segment.
+    if (other != null) try self.shared.open_blocks(cache_budget);
     self.completed = .{};
     errdefer self.completed.deinit();
     self.cache = try search.open_cache(common.allocator, &self.shared, cache_budget);

@@ -6,6 +6,7 @@ const dispatch = @import("dispatch.zig");
 const Element = @import("kernels/abi.zig").Element;
 const RowSum = @import("kernels/abi.zig").RowSum;
 const abi = @import("kernels/abi.zig");
+const blocks = @import("blocks.zig");
 const scalar = @import("kernels/scalar.zig");
 const alloc = testing.allocator;
 
@@ -145,6 +146,57 @@ fn check_width(k: *const dispatch.Kernels, case: *Case, prng: *base.Prng, bits: 
         k.pair_gather(case.hi.ptr, dim, codes.ptr, &factors, &ids, count, &pair_terms, &found);
         try testing.expectEqualSlices(f32, &expected, &found);
     }
+}
+
+test "blocks of codes agree with the definition, and with single codes: all widths, dimensions and extremes" {
+    try run_levels(struct {
+        fn check(k: *const dispatch.Kernels, seed: u64) !void {
+            var prng = base.Prng.init(seed);
+            for (dims) |dim| for (1..9) |bits_usize| for ([_]Fill{ .random, .ones, .extremes }) |how| {
+                if (dim > 300 and how == .ones) continue; // the definition is slow
+                const bits: u8 = @intCast(bits_usize);
+                errdefer std.debug.print("dim {}, bits {}, {t}\n", .{ dim, bits, how });
+                const rows = 2 * abi.block_rows;
+                const width = std.mem.alignForward(usize, dim, 64);
+                const query = try alloc.alignedAlloc(i8, .@"64", width);
+                defer alloc.free(query);
+                fill_query(&prng, how, query, dim);
+                const codes = try alloc.alloc(u8, rows * dim / 8 * bits + base.limits.code_padding);
+                defer alloc.free(codes);
+                fill_bytes(&prng, how, codes);
+                const block_bytes = blocks.block_bytes(dim, bits);
+                const bytes = try alloc.alignedAlloc(u8, .@"64", 2 * block_bytes);
+                defer alloc.free(bytes);
+                @memset(bytes, 0);
+                var ids: [rows]u32 = undefined;
+                var factors: [rows]u32 = undefined;
+                var centers: [rows]u8 = undefined;
+                const one_center = prng.boolean();
+                for (&ids, &factors, &centers, 0..) |*id, *pair, *center, row| {
+                    id.* = @intCast(row);
+                    pair.* = (@as(u32, @truncate(prng.next())) & 0x0fff_0fff) + 0x7700_7700;
+                    center.* = if (one_center) 7 else @truncate(prng.next());
+                    blocks.put(dim, bits, bytes[row / abi.block_rows * block_bytes ..][0..block_bytes], row % abi.block_rows, codes[row * dim / 8 * bits ..]);
+                }
+                var query_terms: [abi.centers_max]f32 = undefined;
+                for (&query_terms) |*term| term.* = 1000 * prng.gaussian();
+                const terms = abi.EstimateTerms{ .centers = &centers, .query_terms = &query_terms, .scale = 0.03, .bias = prng.gaussian() };
+                var alone: [rows]f32 = undefined;
+                scalar.estimate_gather(query.ptr, dim, bits, codes.ptr, &factors, &ids, rows, 0, &terms, &alone);
+                const reach = alone[@intCast(prng.below(rows))];
+                var out: [2][rows + 1]f32 = @splat(@splat(1234.5));
+                var near: [2][3]u32 = @splat(@splat(99));
+                const cell = blocks.cell_of(bits);
+                for ([_]u32{ 2, 1, 0 }) |count| {
+                    scalar.estimate_blocks(query.ptr, dim, cell, bytes.ptr, &factors, count, reach, &terms, &out[0], &near[0]);
+                    k.estimate_blocks(query.ptr, dim, cell, bytes.ptr, &factors, count, reach, &terms, &out[1], &near[1]);
+                    try testing.expectEqualSlices(f32, &out[0], &out[1]);
+                    try testing.expectEqual(near[0], near[1]);
+                }
+                try testing.expectEqualSlices(f32, &alone, out[0][0..rows]);
+            };
+        }
+    }.check);
 }
 
 test "lists of candidates agree with the definition: all lengths, equal distances, infinities and what is no number" {

@@ -18,6 +18,9 @@ pub const decode = @import("encode.zig").decode;
 const centers = @import("centers.zig");
 pub const Centers = centers.Centers;
 
+pub const blocks = @import("blocks.zig");
+pub const Blocks = blocks.Blocks;
+
 pub const Form = encode.Form;
 pub const PositiveFloat = encode.PositiveFloat;
 pub const RecordFactors = encode.RecordFactors;
@@ -50,7 +53,7 @@ test {
     _ = rotation;
     _ = encode;
     _ = centers;
-    _ = encode;
+    _ = blocks;
     _ = @import("query.zig");
     _ = @import("product_test.zig");
     _ = @import("build_codes.zig");

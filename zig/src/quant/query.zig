@@ -5,6 +5,7 @@ const assert = std.debug.assert;
 const base = @import("base");
 const dispatch = @import("dispatch.zig");
 const abi = @import("kernels/abi.zig");
+const blocks = @import("blocks.zig");
 const encode = @import("encode.zig");
 const CodeParams = encode.CodeParams;
 const Codes = encode.Codes;
@@ -139,6 +140,40 @@ pub const Query = struct {
             &terms,
             out.ptr,
         );
+    }
+
+    /// The term of a center that `prepare` has not seen; `rotated` is what it was called with.
+    pub fn term_of(self: *const Query, rotated: []const f32, center: []const f32) f32 {
+        const start = if (self.form == .distance) self.norm2 else 0;
+        return start - 2 * self.kernels.dot(rotated.ptr, center.ptr, self.params.dim);
+    }
+
+    /// The same estimates of codes in blocks, whose factors and centers begin with those of the first block; a bit for each row
+    /// whose estimate is at most `reach`.
+    pub inline fn estimate_blocks(self: *const Query, bytes: []align(64) const u8, factors: [*]const u32, centers: [*]const u8, reach: f32, out: []f32, near: []u32) void {
+        const cell = blocks.cell_of(self.params.memory_bits);
+        assert(out.len == near.len * blocks.rows);
+        assert(bytes.len == near.len * blocks.block_bytes(self.params.dim, self.params.memory_bits));
+        const terms = abi.EstimateTerms{
+            .centers = centers,
+            .query_terms = &self.terms,
+            .scale = 2 * self.coarse_step,
+            .bias = self.coarse_bias,
+        };
+        self.kernels.estimate_blocks(self.coarse.ptr, self.params.dim, cell, bytes.ptr, factors, @intCast(near.len), reach, &terms, out.ptr, near.ptr);
+    }
+
+    /// Of the codes whose errors are at most these: none with a larger estimate is within `reach`, less so many standard deviations
+    /// (`sigma_upper`). Their variance grows with the distance, so this is the root of a quadratic equation.
+    pub fn farthest_estimate(self: *const Query, errors: blocks.Errors, deviations: f32, reach: f32) f32 {
+        if (deviations == std.math.inf(f32) or reach == std.math.inf(f32)) return std.math.inf(f32);
+        const freedom: f32 = @floatFromInt(self.params.dim - 1);
+        const growth = 4 * errors.spread2 / freedom;
+        const of_query = 4 * errors.norm2 * self.norm2 * self.coarse_error2 / freedom;
+        if (self.form == .product) return reach + errors.rounding + deviations * @sqrt(growth * self.norm2 + of_query);
+        const middle = deviations * deviations * growth / 2;
+        const root = @sqrt(middle * middle + deviations * deviations * (growth * @max(0, reach) + of_query));
+        return reach + errors.rounding + middle + root;
     }
 
     /// Squared distances to `count` records of one page from all their bits and 16 bits of the query. `uppers` holds what

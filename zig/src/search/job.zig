@@ -238,7 +238,7 @@ pub const Elsewhere = struct {
         const parameters = &segment.parameters;
         const shared = segment.segment.shared;
         if (shared.plan != .links_in_memory or (parameters.every and shared.reader.vectors != null)) return null;
-        if (segment.role == .smaller and shared.reader.n() <= query_file.Search.rows_looked_at) return null;
+        if (segment.role == .smaller and query_file.Search.looks_at_all(shared)) return null;
         if (segment.filters.len > 1) return null;
         const filter = segment.filter_of(0) orelse {
             if (parameters.scan) return null;

@@ -180,6 +180,8 @@ pub const Search = struct {
     listed: f32 = std.math.inf(f32),
     /// Beside a larger segment: where a walk may end early.
     beside: ?Beside = null,
+    /// No code was estimated yet, see `begin_late_scan`.
+    scans_late: bool = false,
     query: quant.Query,
     /// The query in float32, less the mean; while vectors are scored as it was given.
     row: []f32,
@@ -203,8 +205,6 @@ pub const Search = struct {
     distances: [fresh_max]f32 = undefined,
 
     pub const fresh_max = 512;
-    /// A segment of so few rows beside a larger one: to estimate all of them takes no longer than a walk.
-    pub const rows_looked_at = 512;
     const visited_capacity = 1 << 17;
 
     comptime {
@@ -276,6 +276,7 @@ pub const Search = struct {
         self.reported_upper = std.math.inf(f64);
         self.listed = std.math.inf(f32);
         self.beside = null;
+        self.scans_late = false;
         prepare(reader, request.dtype, request.vector, self.row, self.rotated, &self.query);
         self.list.reset(parameters.list_size);
         self.results.reset(parameters.k, if (parameters.exact) rescoring.spare else 0);
@@ -292,8 +293,26 @@ pub const Search = struct {
         if (request.filter) |filter| return begin_filtered(self, filter);
         if (parameters.scan or self.is_remote()) return begin_scan(self);
         if (is_scan_cheaper(self)) return scan_beside(self);
-        if (request.role == .smaller and self.shared.plan == .links_in_memory and reader.n() <= rows_looked_at) return look_at_all(self);
+        if (request.role == .smaller and self.shared.blocks != null) return self.begin_late_scan();
+        if (request.role == .smaller and looks_at_all(self.shared)) return look_at_all(self);
         self.begin_graph();
+    }
+
+    /// Whether a search beside a larger segment estimates all codes of this one.
+    pub fn looks_at_all(shared: *const Shared) bool {
+        return shared.blocks != null or (shared.plan == .links_in_memory and shared.reader.n() <= shared_file.rows_looked_at);
+    }
+
+    /// A scan that waits for what the larger segment finds: few of its codes are near enough then to enter the list.
+    fn begin_late_scan(self: *Search) void {
+        self.change(.scan);
+        self.scans_late = true;
+    }
+
+    fn scan_late(self: *Search) void {
+        if (!self.scans_late) return;
+        self.scans_late = false;
+        estimate_all(self);
     }
 
     fn begin_graph(self: *Search) void {
@@ -454,6 +473,7 @@ pub const Search = struct {
         switch (self.state) {
             .graph => try navigate_plain(self),
             .filtered => try navigate_filtered(self),
+            .scan => self.scan_late(),
             else => {},
         }
     }
@@ -479,7 +499,7 @@ pub const Search = struct {
         switch (self.state) {
             .graph => try navigate_plain(self),
             .filtered => try navigate_filtered(self),
-            .scan => {},
+            .scan => self.scan_late(),
             else => unreachable,
         }
         self.choose_pages();
@@ -1149,8 +1169,9 @@ fn begin_filtered(search: *Search, filter: *const filter_room.Filter) void {
     switch (plan) {
         .scan => begin_scan(search),
         .gate => {
-            var traversal: FilteredTraversal = .init(search, &.of(search.shared, filter, &search.parameters));
             search.list.reset(parameters_file.list_size_filtered(&search.parameters));
+            if (is_beside(search) and search.shared.blocks != null) return search.begin_late_scan();
+            var traversal: FilteredTraversal = .init(search, &.of(search.shared, filter, &search.parameters));
             search.stop_by_distance();
             traversal.adapt(search.list.limit, search.parameters.k);
             search.change(.{ .filtered = traversal });
@@ -1183,11 +1204,23 @@ fn begin_scan(search: *Search) void {
 
 /// The same with list and bound as they are.
 fn look_at_all(search: *Search) void {
-    const parameters = &search.parameters;
     search.change(.scan);
+    estimate_all(search);
+}
+
+fn estimate_all(search: *Search) void {
+    const parameters = &search.parameters;
+    const n = search.shared.reader.n();
+    const share = if (search.request.filter) |one| one.estimate() else 1;
+    if (search.request.filter != null and parameters.sigma_by_plan and share * @as(f64, @floatFromInt(n)) <= filter_plan.read_all_max) {
+        parameters.sigma = std.math.inf(f32);
+    }
+    var first: u32 = 0;
+    if (search.shared.blocks) |*blocks| if (share >= share_in_blocks) {
+        estimate_blocks(search, blocks);
+        first = blocks.count * quant.blocks.rows;
+    };
     const filter = search.request.filter orelse {
-        const n = search.shared.reader.n();
-        var first: u32 = 0;
         while (first < n) {
             const some = @min(scan_batch, n - first);
             for (search.fresh[0..some], first..) |*id, vertex| id.* = @intCast(vertex);
@@ -1196,21 +1229,20 @@ fn look_at_all(search: *Search) void {
         }
         return;
     };
-    if (parameters.sigma_by_plan and filter.estimate() * @as(f64, @floatFromInt(search.shared.reader.n())) <= filter_plan.read_all_max) {
-        parameters.sigma = std.math.inf(f32);
-    }
     var count: usize = 0;
     if (filter.matches_found()) |found| {
         var matches = found;
         while (matches.next()) |vertex| {
+            if (vertex < first) continue;
             search.fresh[count] = vertex;
             count += 1;
             if (count < scan_batch) continue;
             estimate_passing(search, count);
             count = 0;
         }
-    } else for (0..(search.shared.reader.n() + 63) / 64) |i| {
+    } else for (first / 64..(n + 63) / 64) |i| {
         var word = filter.matching_word(i);
+        if (first > 64 * i) word &= ~@as(u64, 0) << @intCast(first - 64 * i);
         while (word != 0) : (word &= word - 1) {
             search.fresh[count] = @intCast(64 * i + @ctz(word));
             count += 1;
@@ -1221,6 +1253,63 @@ fn look_at_all(search: *Search) void {
     }
     estimate_passing(search, count);
 }
+
+/// If fewer pass, their codes are estimated one by one.
+const share_in_blocks = 0.1;
+/// Blocks that are estimated by one bound.
+const blocks_together = 8;
+/// The k-th nearest is farther than its estimate says, for the least estimates err most: so many deviations are left
+/// beside those that pages are chosen by.
+const beyond_reach = 2;
+
+/// The rows of all blocks that pass.
+fn estimate_blocks(search: *Search, blocks: *const quant.Blocks) void {
+    const codes = &search.shared.reader.codes;
+    const reach = if (search.beside) |*beside| search.query.farthest_estimate(blocks.errors, search.parameters.sigma + beyond_reach, beside.reach) else std.math.inf(f32);
+    var entering: Entering = .{};
+    var first: u32 = 0;
+    // A list that is empty is full after a few rows, and its bound leaves out most of the others.
+    var together: u32 = if (reach == std.math.inf(f32)) 1 else blocks_together;
+    while (first < blocks.count) : (together = @min(2 * together, blocks_together)) {
+        const count = @min(together, blocks.count - first);
+        var near: [blocks_together]u32 = undefined;
+        const at = first * quant.blocks.rows;
+        search.query.estimate_blocks(blocks.bytes(codes, first, count), codes.factors.ptr + at, codes.center_ids.ptr + at, @min(reach, search.list.bound()), search.distances[0 .. count * quant.blocks.rows], near[0..count]);
+        search.cost.estimates += count * quant.blocks.rows;
+        for (near[0..count], first..) |bits, block| {
+            var left = if (search.request.filter) |filter| bits & half_of(filter.matching_word(block / 2), block) else bits;
+            while (left != 0) : (left &= left - 1) {
+                const vertex: u32 = @intCast(block * quant.blocks.rows + @ctz(left));
+                if (vertex != search.request.excluded) entering.add(search, vertex, search.distances[vertex - at]);
+            }
+        }
+        entering.flush(search);
+        first += count;
+    }
+}
+
+inline fn half_of(word: u64, block: usize) u32 {
+    return @truncate(word >> @intCast(quant.blocks.rows * (block % 2)));
+}
+
+/// Candidates on their way into the list, as many at a time as it takes.
+const Entering = struct {
+    vertices: [lists.List.insert_max]u32 = @splat(0),
+    distances: [lists.List.insert_max]f32 = @splat(0),
+    count: u32 = 0,
+
+    inline fn add(self: *Entering, search: *Search, vertex: u32, distance: f32) void {
+        self.vertices[self.count] = vertex;
+        self.distances[self.count] = distance;
+        self.count += 1;
+        if (self.count == self.vertices.len) self.flush(search);
+    }
+
+    fn flush(self: *Entering, search: *Search) void {
+        if (self.count > 0) _ = search.list.insert_many(&self.vertices, &self.distances, self.count);
+        self.count = 0;
+    }
+};
 
 /// A vertex that a page brought, not met before: into the list if it may be an answer; else it only leads on, as long
 /// as it is nearer than what counts.

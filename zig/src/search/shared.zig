@@ -14,6 +14,11 @@ const PageCache = cache_room.PageCache;
 /// query is prepared with anyway. On 14 sets it finds what a look at all of them finds. velo.h names it, too.
 pub const entries_looked = 256;
 
+/// A segment of so few rows beside a larger one: to estimate all of them, one by one, takes no longer than a walk.
+pub const rows_looked_at = 512;
+/// To estimate so many bytes of codes in blocks takes about as long as a walk beside a larger segment (docs/decisions/0026).
+const scanned_bytes_max = 512 << 10;
+
 /// walk: a few codes of each page are all that is in memory (walk.zig).
 pub const Plan = enum { links_in_memory, links_on_disk, walk };
 
@@ -27,6 +32,8 @@ pub const Shared = struct {
     cache: ?*cache_room.Cache = null,
     /// Whole pages, where codes and links leave memory for them.
     page_caches: ?*PageCaches = null,
+    /// The codes of a small segment, for scans.
+    blocks: ?quant.Blocks = null,
     /// Vertices drawn evenly over the index, those of one center side by side: a search starts at the best of them around
     /// the centers nearest to the query.
     entries: []u32,
@@ -92,7 +99,22 @@ pub const Shared = struct {
         return if (caches.of[file]) |*cache| cache else null;
     }
 
+    /// Codes in blocks, where a scan of all takes no longer than a walk, and the budget leaves room.
+    pub fn open_blocks(self: *Shared, budget: Budget) error{OutOfMemory}!void {
+        const reader = self.reader;
+        const bytes = quant.Blocks.byte_len(reader.codes.params, reader.n());
+        if (self.plan != .links_in_memory or reader.n() <= rows_looked_at or bytes > scanned_bytes_max) return;
+        const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
+        if (budget.memory_bytes > 0 and used + bytes > budget.memory_bytes) return;
+        self.blocks = try .init(&reader.codes);
+    }
+
+    pub fn blocks_bytes(self: *const Shared) u64 {
+        return if (self.blocks) |*own| own.memory_bytes() else 0;
+    }
+
     pub fn deinit(self: *Shared, allocator: std.mem.Allocator) void {
+        if (self.blocks) |*own| own.deinit();
         allocator.free(self.entry_codes.factors);
         allocator.free(self.entry_codes.center_ids);
         allocator.free(self.entries);
@@ -214,7 +236,7 @@ pub const PageCaches = struct {
         errdefer self.deinit();
         const reader = shared.reader;
         if (shared.plan == .links_on_disk or budget.share == 0) return self;
-        const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes();
+        const used = reader.memory_codes_bytes() + reader.memory_links_bytes() + reader.memory_pages_bytes() + shared.blocks_bytes();
         const left_bytes = if (budget.memory_bytes == 0) budget.pages_bytes else budget.memory_bytes -| used;
         for (within(reader, left_bytes), &self.of) |options, *cache| if (options) |one| {
             cache.* = try .init(allocator, one);

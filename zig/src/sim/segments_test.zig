@@ -31,7 +31,8 @@ const Segments = struct {
     diagnostic: index.Diagnostic = .{},
 
     /// Rows around centers so far apart.
-    fn init(self: *Segments, seed: u64, spread: f32, plan: search.Plan) !void {
+    /// `in_blocks`: the young segment is scanned, instead of navigated.
+    fn init(self: *Segments, seed: u64, spread: f32, plan: search.Plan, in_blocks: bool) !void {
         self.* = .{
             .tmp = testing.tmpDir(.{}),
             .rows = try testing.allocator.alloc(f32, n * dim),
@@ -56,6 +57,8 @@ const Segments = struct {
             try self.build(i, self.rows[first * dim ..][0 .. size * dim], plan);
             first += size;
         }
+        if (in_blocks) try self.shared[1].open_blocks(.{ .memory_bytes = 0 });
+        try testing.expectEqual(in_blocks, self.shared[1].blocks != null);
     }
 
     fn build(self: *Segments, number: usize, rows: []f32, plan: search.Plan) !void {
@@ -160,14 +163,15 @@ fn ask(segments: *const Segments, only: ?usize, exact: bool, answers: *Answers) 
 }
 
 test "several segments are searched as one index would be, in as many rounds" {
-    for (std.enums.values(search.Plan)) |plan| {
+    for ([_]struct { search.Plan, bool }{ .{ .links_in_memory, false }, .{ .links_in_memory, true }, .{ .links_on_disk, false }, .{ .pages, false } }) |case| {
+        const plan, const in_blocks = case;
         var segments: Segments = undefined;
-        try segments.init(5, 0, plan); // neighbors lie on many pages
+        try segments.init(5, 0, plan, in_blocks); // neighbors lie on many pages
         defer segments.deinit();
         try segments.start(.{});
         defer segments.stop();
         for ([_]bool{ false, true }) |exact| {
-            errdefer std.debug.print("{t}, exact {}\n", .{ plan, exact });
+            errdefer std.debug.print("{t}, in blocks {}, exact {}\n", .{ plan, in_blocks, exact });
             var together: Answers = .{};
             try ask(&segments, null, exact, &together);
             try testing.expect(together.found(&segments) >= 0.95);
@@ -204,7 +208,7 @@ test "several segments are searched as one index would be, in as many rounds" {
 
 test "thousands of runs of several segments under faults, on several threads: the right answer or an error, and each segment closes" {
     var segments: Segments = undefined;
-    try segments.init(6, 2, .links_in_memory);
+    try segments.init(6, 2, .links_in_memory, true);
     defer segments.deinit();
     var right: [2]Answers = .{ .{}, .{} };
     try segments.start(.{});

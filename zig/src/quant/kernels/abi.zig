@@ -18,6 +18,10 @@ pub const Kernels = struct {
     /// offset and f are the lower and the upper half of a factor: 8 bits of exponent and 8 of mantissa of a float.
     estimate_gather: *const fn (query: [*]align(64) const i8, dim: u32, bits: u32, codes: [*]const u8, factors: [*]const u32, ids: [*]const u32, count: u32, asked: u32, terms: *const EstimateTerms, out: [*]f32) callconv(.c) void,
 
+    /// The same for all rows of `count` blocks (`block_rows`), which lie one after the other as their factors and centers do.
+    /// near[b] has a bit for each row of block b whose estimate is at most `reach`.
+    estimate_blocks: *const fn (query: [*]align(64) const i8, dim: u32, cell: u32, blocks: [*]align(64) const u8, factors: [*]const u32, count: u32, reach: f32, terms: *const EstimateTerms, out: [*]f32, near: [*]u32) callconv(.c) void,
+
     /// Puts candidates into an ascending list of at most `limit`: whichever is nearer than `reach`, and than the last of a full list. Of
     /// vertices and distances, `count` at most `inserted_max`, as many as that are readable. Behind `limit` the list has
     /// `list_padding` places more, and what stands behind its end is `Candidate.none`, or was pushed out of it.
@@ -85,6 +89,19 @@ pub const Kernels = struct {
 
 /// Of each part of a product code: a byte names one.
 pub const centroids_max = 256;
+
+/// Rows whose codes lie side by side: the same few dimensions of all of them, then the next ones. So each lane of a register
+/// adds up a row of its own, and no sum is carried from lane to lane.
+///
+/// A value takes a cell of 1, 2, 4 or 8 bits. A word of 32 bits holds the cells of 32 / cell dimensions of a row; word w of row r
+/// is the (w·block_rows + r)-th of a block. Dimension i of a word is in its byte i % 4, from bit (i / 4)·cell on. What lies behind
+/// the last dimension is 0.
+pub const block_rows = 32;
+
+/// Words of a row in a block.
+pub fn block_words(dim: u32, cell: u32) usize {
+    return (@as(usize, dim) * cell + 31) / 32;
+}
 
 /// A vertex and its distance as one number, so that the order of numbers is that of candidates: by distance, of equal ones
 /// by vertex. The lowest bit says that its links were followed, which moves it nowhere.

@@ -130,6 +130,24 @@ inline fn multiply_add(comptime bits: u32, sums: Sums, codes: Bytes, query: Sign
     return sums + first + second;
 }
 
+/// The same, where lane k of the sums is of dimensions 4·k to 4·k + 3.
+inline fn multiply_add_quads(comptime bits: u32, sums: Sums, codes: Bytes, query: Signed) Sums {
+    if (vnni or (avx2 and bits < 8) or (dotprod and bits < 8)) return multiply_add(bits, sums, codes, query);
+    const half = step / 2;
+    const first = pair_sums(@as(@Vector(half, u8), slice(codes, 0, half)), @as(@Vector(half, i8), slice(query, 0, half)));
+    const second = pair_sums(@as(@Vector(half, u8), slice(codes, half, half)), @as(@Vector(half, i8), slice(query, half, half)));
+    return sums + @shuffle(i32, first, second, every_second(0)) + @shuffle(i32, first, second, every_second(1));
+}
+
+fn every_second(comptime from: i32) @Vector(lanes, i32) {
+    var mask: [lanes]i32 = undefined;
+    for (&mask, 0..) |*m, i| {
+        const pair: i32 = @intCast(2 * (i % (lanes / 2)));
+        m.* = if (i < lanes / 2) pair + from else ~(pair + from);
+    }
+    return mask;
+}
+
 inline fn slice(v: anytype, comptime start: usize, comptime len: usize) @Vector(len, std.meta.Child(@TypeOf(v))) {
     return std.simd.extract(v, start, len);
 }
@@ -270,13 +288,87 @@ inline fn prefetch_code(codes: [*]const u8, factors: [*]const u32, centers: [*]c
     @prefetch(&centers[id], .{ .locality = 3 });
 }
 
-inline fn convert(dot: @Vector(4, i32), factors: @Vector(4, u32), query_terms: @Vector(4, f32), t: abi.EstimateTerms) @Vector(4, f32) {
-    const F = @Vector(4, f32);
-    const U = @Vector(4, u32);
+inline fn convert(dot: anytype, factors: anytype, query_terms: anytype, t: abi.EstimateTerms) @TypeOf(query_terms) {
+    const F = @TypeOf(query_terms);
+    const U = @TypeOf(factors);
     const offset: F = @bitCast((factors & @as(U, @splat(0xffff))) << @splat(15));
     const f: F = @bitCast((factors >> @splat(16)) << @splat(15));
     const inner = @as(F, @floatFromInt(dot)) * @as(F, @splat(t.scale)) - @as(F, @splat(t.bias));
     return offset + query_terms - f * inner;
+}
+
+pub fn estimate_blocks(query: [*]align(64) const i8, dim: u32, cell: u32, blocks: [*]align(64) const u8, factors: [*]const u32, count: u32, reach: f32, terms: *const abi.EstimateTerms, out: [*]f32, near: [*]u32) callconv(.c) void {
+    switch (cell) {
+        inline 1, 2, 4, 8 => |c| if (dim == dim_unrolled)
+            estimates_of(c, dim_unrolled, query, dim, blocks, factors, count, reach, terms, out, near)
+        else
+            estimates_of(c, null, query, dim, blocks, factors, count, reach, terms, out, near),
+        else => unreachable,
+    }
+}
+
+/// Registers that hold a word of each row of a block.
+const block_registers = abi.block_rows / lanes;
+/// Rows of a block whose sums become distances together.
+const converted = 16;
+
+fn estimates_of(comptime cell: u32, comptime dim_fixed: ?u32, query: [*]align(64) const i8, dim_given: u32, blocks: [*]align(64) const u8, factors: [*]const u32, count: u32, reach: f32, terms: *const abi.EstimateTerms, out: [*]f32, near: [*]u32) void {
+    @setEvalBranchQuota(100_000);
+    const words = abi.block_words(dim_fixed orelse dim_given, cell);
+    const t = terms.*;
+    for (0..count) |b| {
+        const block = blocks + b * words * 4 * abi.block_rows;
+        var sums: [cells_apart(cell)][block_registers]Sums = @splat(@splat(@splat(0)));
+        for (0..words) |w| add_word(cell, &sums, query + w * (32 / cell), block + w * 4 * abi.block_rows);
+        var dot: [abi.block_rows]i32 align(64) = undefined;
+        inline for (0..block_registers) |r| {
+            var sum = sums[0][r];
+            inline for (1..sums.len) |s| sum += sums[s][r] >> @splat(s * cell);
+            dot[r * lanes ..][0..lanes].* = sum;
+        }
+        var bits: u32 = 0;
+        inline for (0..abi.block_rows / converted) |part| {
+            const at = b * abi.block_rows + part * converted;
+            const pairs: @Vector(converted, u32) = factors[at..][0..converted].*;
+            const inner: @Vector(converted, i32) = dot[part * converted ..][0..converted].*;
+            const distances = convert(inner, pairs, terms_of(t.query_terms, t.centers + at), t);
+            out[at..][0..converted].* = distances;
+            const within: std.meta.Int(.unsigned, converted) = @bitCast(distances <= @as(@Vector(converted, f32), @splat(reach)));
+            bits |= @as(u32, within) << part * converted;
+        }
+        near[b] = bits;
+    }
+}
+
+/// Cells of a byte with sums of their own: they need no shift before they are multiplied, and one of their sum. Only where a product
+/// of a whole byte loses nothing.
+fn cells_apart(comptime cell: u32) comptime_int {
+    return if (vnni) 8 / cell else 1;
+}
+
+/// Adds a word of each row.
+inline fn add_word(comptime cell: u32, sums: *[cells_apart(cell)][block_registers]Sums, query: [*]const i8, words: [*]const u8) void {
+    const Halves = @Vector(step / 2, u16);
+    const apart = sums.len == 8 / cell;
+    var codes: [block_registers]Bytes = undefined;
+    inline for (&codes, 0..) |*code, r| code.* = load(Bytes, words + r * step);
+    inline for (0..8 / cell) |s| {
+        const four: Signed = @bitCast(@as(Sums, @splat(@as(*align(1) const i32, @ptrCast(query + 4 * s)).*)));
+        const mask: Bytes = @splat(((1 << cell) - 1) << (if (apart) s * cell else 0));
+        inline for (&sums[if (apart) s else 0], codes) |*sum, code| {
+            const shifted: Bytes = if (apart) code else @bitCast(@as(Halves, @bitCast(code)) >> @splat(s * cell));
+            sum.* = multiply_add_quads(cell, sum.*, if (cell == 8) code else shifted & mask, four);
+        }
+    }
+}
+
+/// Neighbors mostly have one center.
+inline fn terms_of(query_terms: *const [abi.centers_max]f32, centers: [*]const u8) @Vector(converted, f32) {
+    const some: @Vector(converted, u8) = centers[0..converted].*;
+    if (@reduce(.And, some == @as(@Vector(converted, u8), @splat(some[0])))) return @splat(query_terms[some[0]]);
+    var found: @Vector(converted, f32) = undefined;
+    inline for (0..converted) |i| found[i] = query_terms[centers[i]];
+    return found;
 }
 
 pub fn pair_gather(plane: [*]align(64) const i8, dim: u32, codes: [*]const u8, factors: [*]const abi.PairFactors, ids: [*]const u32, count: u32, terms: *const abi.PairTerms, out: [*]f32) callconv(.c) void {

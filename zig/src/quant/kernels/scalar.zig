@@ -29,6 +29,31 @@ pub fn estimate_gather(query: [*]align(64) const i8, dim: u32, bits: u32, codes:
     }
 }
 
+/// Dimension i of a row of a block (abi.block_rows).
+pub fn block_value(block: [*]const u8, row: usize, i: usize, cell: u32) u32 {
+    const each = 32 / cell;
+    const within = i % each;
+    const byte = block[(i / each * abi.block_rows + row) * 4 + within % 4];
+    return (byte >> @intCast(within / 4 * cell)) & ((@as(u32, 1) << @intCast(cell)) - 1);
+}
+
+pub fn estimate_blocks(query: [*]align(64) const i8, dim: u32, cell: u32, blocks: [*]align(64) const u8, factors: [*]const u32, count: u32, reach: f32, terms: *const abi.EstimateTerms, out: [*]f32, near: [*]u32) callconv(.c) void {
+    for (0..count) |b| {
+        const block = blocks + b * abi.block_words(dim, cell) * 4 * abi.block_rows;
+        near[b] = 0;
+        for (0..abi.block_rows) |row| {
+            const id = b * abi.block_rows + row;
+            var sum: i32 = 0;
+            for (0..dim) |i| sum += query[i] * @as(i32, @intCast(block_value(block, row, i, cell)));
+            const offset: f32 = @bitCast((factors[id] & 0xffff) << 15);
+            const f: f32 = @bitCast((factors[id] >> 16) << 15);
+            const dot_query: f32 = @floatFromInt(sum);
+            out[id] = offset + terms.query_terms[terms.centers[id]] - f * (dot_query * terms.scale - terms.bias);
+            if (out[id] <= reach) near[b] |= @as(u32, 1) << @intCast(row);
+        }
+    }
+}
+
 pub fn insert_nearest(items: [*]abi.Candidate, len: u32, limit: u32, reach: f32, vertices: [*]const u32, distances: [*]const f32, count: u32, out: *abi.Inserted) callconv(.c) void {
     out.* = .{ .nearest = .none, .len = len, .entered = 0 };
     const bound = if (len < limit) reach else @min(reach, items[len - 1].distance());
