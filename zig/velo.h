@@ -397,11 +397,10 @@ typedef struct velo_segment {
     int64_t first;                 /* what its vertices are counted from in the answer */
     const velo_filter *const *filters; /* filter_count of them; NULL = all rows */
 } velo_segment;
-/* Rows of live data that no segment holds yet (velo_live_view), by their vectors. With a recall of 1 every row is looked at;
- * below, a graph over the rows is walked where that takes less, so that of the nearest at least this share is found, and
- * 0.99 where less is asked. The walk keeps as many candidates as was measured to take, and list_size (0: none named) at
- * least; where that takes more than to look at every row, every row is looked at. Beside segments only what may be among the k
- * nearest is walked to. masks: bits of the rows that pass, none, one for all queries or one each (NULL: all). */
+/* Rows of live data that no segment holds yet (velo_live_view), by their vectors. With a recall of 1, or a list_size (0: none
+ * named) of as many as there are rows, every row is measured; else those that may be among the k nearest by estimates from
+ * their codes, which miss none that anybody notices, and the newest, which have no code. masks: bits of the rows that pass, none,
+ * one for all queries or one each (NULL: all). */
 typedef struct velo_delta {
     uint32_t struct_size;
     uint32_t mask_count;
@@ -411,7 +410,7 @@ typedef struct velo_delta {
     uint32_t list_size;
     float recall;
 } velo_delta;
-/* delta: NULL, or rows that answer beside the segments. What was measured of them counts among the estimates. */
+/* delta: NULL, or rows that answer beside the segments. All of them that live and pass count among the estimates. */
 int32_t velo_search_segments(const velo_segment *segments, uint32_t segment_count, const velo_delta *delta, const void *queries, int32_t dtype,
                           uint64_t query_count, uint64_t filter_count,
                           const velo_search_options *options, velo_search_out *out);

@@ -20,9 +20,9 @@ from velo.segments.columns import NativeIds, batch_bytes, given_columns, plain_s
 from velo.segments.small_batch import SmallBatches
 from velo.types import AnyArray
 
-#: What a row takes of the delta beside its vector, at least: its id, its place and its links
-#: (zig/src/live/delta.zig).
-_DELTA_ROW_BYTES: Final = 132
+#: What a row takes of the delta beside its vector and its code, at least: its id and its places
+#: (zig/src/live/delta.zig, codes.zig).
+_DELTA_ROW_BYTES: Final = 32
 #: Element types by the numbers of velo.h.
 DTYPES: Final = (np.dtype("float32"), np.dtype("float16"), np.dtype("uint8"), np.dtype("int8"))
 #: What each of them holds without a change.
@@ -56,7 +56,7 @@ class RowShape:
     @property
     def delta_row_bytes(self) -> int:
         """Bytes of the delta per row, at least."""
-        return self.dim * self.dtype.itemsize + _DELTA_ROW_BYTES
+        return self.dim * self.dtype.itemsize + self.dim // 2 + _DELTA_ROW_BYTES
 
     @property
     def schema(self) -> Any:

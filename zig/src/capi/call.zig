@@ -85,7 +85,7 @@ pub const AskedOfDelta = struct {
         const dim = self.question.view.shape.dim;
         const at: usize = @intCast(query);
         const found = self.question.answer(at, self.values[at * dim ..][0..dim], within, @ptrCast(hits));
-        if (query == 0 and self.question.how.recall < 1) nearest.link_some(common.allocator, self.question.view);
+        if (query == 0 and self.question.how.recall < 1) nearest.code_some(self.question.view);
         return .{ .count = found.count, .measured = found.visits };
     }
 };
@@ -115,7 +115,7 @@ fn search_alone(delta: ?*const Delta, queries: ?[*]const f32, query_count: u32, 
         rows[at] = if (is_hit) hits[at].row else -1;
         distances[at] = if (is_hit) hits[at].distance else std.math.inf(f32);
     };
-    if (given.recall < 1) nearest.link_some(common.allocator, view);
+    if (given.recall < 1) nearest.code_some(view);
 }
 
 // ---- calls ----

@@ -6,7 +6,7 @@
 const std = @import("std");
 const base = @import("base");
 const find = @import("find.zig");
-const links_room = @import("links.zig");
+const codes_file = @import("codes.zig");
 const wal_file = @import("wal.zig");
 const rows_file = @import("rows.zig");
 const scan = @import("scan.zig");
@@ -18,9 +18,9 @@ const BitSet = base.BitSet;
 pub const segment_number = std.math.maxInt(u32);
 /// A row of a segment, or of the delta (`segment_number`).
 pub const Row = struct { segment: u32, vertex: u32 };
-/// Memory of a record beside its bytes, and of a row beside that: the list of records; marks, the place in the map, neighbors.
+/// Memory of a record beside its bytes, and of a row beside that and its code: the list of records; marks, the place in the map.
 const record_overhead = 128;
-const row_overhead = 12 + links_room.row_bytes;
+const row_overhead = 12;
 
 /// Some rows that came in one call. `bytes` begins with room for the record's header.
 pub const Record = struct {
@@ -110,7 +110,9 @@ pub const Delta = struct {
     pending_delete: Marks = .{},
     /// The newest row of each id.
     newest: std.HashMapUnmanaged(u32, void, StoredContext, std.hash_map.default_max_load_percentage) = .empty,
-    links: links_room.Links = .{},
+    codes: codes_file.Codes = .{},
+    /// Of its rows; 0 before the first.
+    dim: u32 = 0,
 
     pub fn create(allocator: std.mem.Allocator) error{OutOfMemory}!*Delta {
         const self = try allocator.create(Delta);
@@ -127,7 +129,7 @@ pub const Delta = struct {
         self.deleted.bits.deinit(allocator);
         self.pending_delete.bits.deinit(allocator);
         self.newest.deinit(allocator);
-        self.links.deinit(allocator);
+        self.codes.deinit(allocator);
         allocator.destroy(self);
     }
 
@@ -146,18 +148,19 @@ pub const Delta = struct {
     }
 
     /// The amount that a record of this size adds to `bytes`.
-    pub fn cost(record_bytes: usize, count: u32) u64 {
-        return record_bytes + record_overhead + @as(u64, row_overhead) * count;
+    pub fn cost(record_bytes: usize, count: u32, dim: u32) u64 {
+        return record_bytes + record_overhead + (row_overhead + codes_file.row_bytes(dim)) * count;
     }
 
     /// Room for a record, so that `append` cannot fail.
-    pub fn reserve(self: *Delta, count: u32) error{OutOfMemory}!void {
+    pub fn reserve(self: *Delta, count: u32, dim: u32) error{OutOfMemory}!void {
         const allocator = self.allocator;
+        self.dim = dim;
         try self.records.ensureUnusedCapacity(allocator, 1);
         try self.firsts.ensureUnusedCapacity(allocator, 1);
         try self.newest.ensureUnusedCapacityContext(allocator, count, .{ .delta = self });
         const wanted = self.rows + count;
-        try self.links.reserve(allocator, wanted);
+        try self.codes.reserve(allocator, wanted);
         if (wanted > self.deleted.bits.bit_length) {
             const room = @max(wanted, self.deleted.bits.bit_length *| 2);
             try self.deleted.bits.resize(allocator, room, false);
@@ -172,8 +175,8 @@ pub const Delta = struct {
         self.firsts.appendAssumeCapacity(self.rows);
         const first = self.rows;
         self.rows += count;
-        self.links.place(first, record.rows.vectors, count);
-        self.bytes += cost(record.bytes.len, count);
+        self.codes.place(first, record.rows.vectors, count);
+        self.bytes += cost(record.bytes.len, count, self.dim);
         for (0..count) |i| {
             const asked: Asked = .{ .ids = record.rows.ids, .row = i };
             const entry = self.newest.getOrPutAssumeCapacityAdapted(asked, AskedContext{ .delta = self });
@@ -218,7 +221,7 @@ pub const Delta = struct {
         const rest = try create(self.allocator);
         errdefer rest.release();
         for (self.records.items[first..]) |record| {
-            try rest.reserve(record.rows.count);
+            try rest.reserve(record.rows.count, self.dim);
             _ = record.holders.fetchAdd(1, .monotonic);
             rest.append(record);
         }
@@ -313,7 +316,7 @@ test "rows are found by their ids, the newest of each, and what follows a record
             newest[@intCast(id)] = delta.rows + @as(u32, @intCast(i));
         }
         const record = try Record.create(allocator, bytes, 3);
-        try delta.reserve(3);
+        try delta.reserve(3, 12);
         delta.append(record);
     }
     try std.testing.expectEqual(90, delta.rows);

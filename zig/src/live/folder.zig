@@ -13,7 +13,7 @@ const dead_file = @import("deleted.zig");
 const delta_room = @import("delta.zig");
 const diagnostics = @import("diagnostic.zig");
 const find = @import("find.zig");
-const linking = @import("link.zig");
+const codes_file = @import("codes.zig");
 const wal_file = @import("wal.zig");
 const moment = @import("moment.zig");
 const rows_file = @import("rows.zig");
@@ -721,7 +721,7 @@ pub fn Live(comptime Store: type) type {
             const rows = &taken.rows;
             if (rows.vectors.len != self.shape().row_bytes() * rows.count) return self.unreadable(record, diagnostic);
             if (self.kind) |kind| if (kind != rows.kind) return self.unreadable(record, diagnostic);
-            try self.delta.reserve(rows.count);
+            try self.delta.reserve(rows.count, self.dim);
             if (rows.request.len > 0) {
                 const first: u64 = if (rows.kind == .row and rows.count > 0) @intCast(@max(0, rows.ids.numbers[0])) else 0;
                 if (record.kind == .rows) try self.requests.add(allocator, rows.request, record.sequence, rows.count, first);
@@ -847,7 +847,7 @@ pub fn Live(comptime Store: type) type {
             if (record != null) {
                 self.seen.lock();
                 defer self.seen.unlock();
-                try self.delta.reserve(count);
+                try self.delta.reserve(count, self.dim);
             }
             const waits = self.options.durability == .sync;
             if (waits) try self.waiting.ensureUnusedCapacity(self.allocator, 1);
@@ -974,7 +974,7 @@ pub fn Live(comptime Store: type) type {
             };
             var is_logged = false;
             errdefer if (!is_logged) record.release(allocator);
-            const needed = delta_room.Delta.cost(bytes.len, count);
+            const needed = delta_room.Delta.cost(bytes.len, count, self.dim);
             if (self.delta.bytes + needed > self.options.delta_bytes) {
                 self.put_back(pending_delete.items);
                 pending_delete.clearRetainingCapacity();
@@ -1000,19 +1000,19 @@ pub fn Live(comptime Store: type) type {
         /// Rows that are there when this returns, on the device where durability asks for it: all or none.
         pub fn insert(self: *Self, rows: rows_file.Rows, diagnostic: *Diagnostic) Error!Done {
             const done = try self.insert_rows(rows, null, diagnostic);
-            self.link_after(done);
+            self.code_after(done);
             return done;
         }
 
         /// The same in the place of rows that are still where the caller found them; else nothing is done: Done.outcome.
         pub fn update(self: *Self, rows: rows_file.Rows, expected: Expected, diagnostic: *Diagnostic) Error!Done {
             const done = try self.insert_rows(rows, expected, diagnostic);
-            self.link_after(done);
+            self.code_after(done);
             return done;
         }
 
-        /// A write that is done links as many rows as it brought, and while more wait as many again.
-        fn link_after(self: *Self, done: Done) void {
+        /// A write that is done codes as many rows as it brought, and while more wait as many again.
+        fn code_after(self: *Self, done: Done) void {
             if (done.outcome != .done or done.rows == 0) return;
             self.seen.lock();
             const delta = self.delta.hold();
@@ -1020,7 +1020,7 @@ pub fn Live(comptime Store: type) type {
             const its_shape = self.shape();
             self.seen.unlock();
             defer delta.release();
-            linking.link(self.allocator, &delta.links, its_shape, shown, @intCast(@min(linking.step_most, 2 * done.rows)));
+            codes_file.code(delta.allocator, &delta.codes, its_shape, shown, @intCast(@min(codes_file.step_most, 2 * done.rows)));
         }
 
         /// Whether the index gave a row this number.

@@ -43,11 +43,10 @@ test {
     _ = find;
     _ = manifest;
     _ = wal;
+    _ = @import("codes.zig");
+    _ = @import("codes_test.zig");
     _ = @import("deleted.zig");
     _ = @import("delta.zig");
-    _ = @import("link.zig");
-    _ = @import("links.zig");
-    _ = @import("links_test.zig");
     _ = @import("moment.zig");
     _ = nearest;
     _ = @import("manifest.zig");

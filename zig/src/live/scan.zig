@@ -220,13 +220,20 @@ pub const Asked = struct {
     nearest: Nearest,
 };
 
-/// Looks at the rows of a view that pass, for all queries together. Returns nothing: the nearest are offered to each.
+/// Looks at the rows of a view that pass, `rows_end` in all, for all queries together. Returns nothing: the nearest are offered to each.
 pub fn scan(shape: Shape, records: anytype, rows_end: u32, asked: []Asked) void {
     const measure: Measure = .of(shape);
-    var first: u32 = 0;
-    for (records) |record| {
-        if (first >= rows_end) break;
-        scan_rows(&measure, record.rows.vectors, first, @min(record.rows.count, rows_end - first), asked);
+    var from: u32 = rows_end;
+    for (asked) |*one| from = @min(from, one.from);
+    // From the last one back: most rows may be those of records that nobody looks at, a record each.
+    var at = records.len;
+    var first = rows_end;
+    while (first > from) {
+        at -= 1;
+        first -= records[at].rows.count;
+    }
+    for (records[at..]) |record| {
+        scan_rows(&measure, record.rows.vectors, first, record.rows.count, asked);
         first += record.rows.count;
     }
 }
