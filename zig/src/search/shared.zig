@@ -16,7 +16,7 @@ pub const entries_looked = 256;
 
 /// A segment of so few rows beside a larger one: to estimate all of them, one by one, takes no longer than a walk.
 pub const rows_looked_at = 512;
-/// To estimate so many bytes of codes in blocks takes about as long as a walk beside a larger segment (docs/decisions/0026).
+/// To estimate so many bytes of codes in blocks takes about as long as a walk beside a larger segment (docs/decisions/0028).
 const scanned_bytes_max = 512 << 10;
 
 /// walk: a few codes of each page are all that is in memory (walk.zig).
