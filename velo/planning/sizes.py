@@ -2,7 +2,7 @@
 
 Sizes follow from the format. Reads and processor time are those of SIFT descriptors (128 dimensions, ten
 neighbors at recall 0.95), measured at 100,000 and a million vectors, and at ten million with 20 %; beyond
-that they are extrapolated. Without codes of vectors they are simulated (docs/decisions/0024).
+that they are extrapolated.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _OWN_LINKS: Final = {
     2: _Query(15.7, 1.8, 142.0, 1.56),
     1: _Query(37.2, 1.9, 157.0, 2.1),
 }
-#: Without codes of vectors, by codes per page; simulated, with estimated processor time (decision 0024).
+#: Without codes of vectors, by codes per page; processor time is estimated (decision 0024).
 _WALK: Final = {
-    7: _Query(37.9, 7.9, 350.0, 1.9),
-    3: _Query(40.8, 8.3, 350.0, 1.9),
-    1: _Query(44.0, 8.7, 350.0, 1.9),
+    7: _Query(42.6, 9.8, 350.0, 1.9),
+    3: _Query(45.6, 10.3, 350.0, 2.0),
+    1: _Query(47.3, 10.6, 350.0, 2.0),
 }
 #: Of the pages that queries want, those found in memory where it holds such a share of all.
 _HITS: Final = ((0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0), (0.0, 0.09, 0.16, 0.3, 0.42, 0.63, 0.8, 1.0))

@@ -328,7 +328,7 @@ const Tables = struct {
     const links_max = 32;
     /// Neighbors whose codes are this near to each other are read together.
     const window_bytes = 1 << 14;
-    /// Pages of which lists are counted for the codec.
+    /// Pages whose lists are counted for the codec.
     const pages_counted = 15_000;
     /// Bytes of an id in a table, by experience.
     const id_bytes = 1.25;

@@ -151,7 +151,7 @@ pub const PageProducts = extern struct {
 
     pub const magic_expected = "VELOPROD";
     pub const levels_max = 3;
-    /// Consecutive pages for which one code stands.
+    /// Consecutive pages that share one code.
     pub const cell_pages = 64;
 
     pub const Part = struct { begin: u64, end: u64 };

@@ -225,7 +225,7 @@ pub fn scan(shape: Shape, records: anytype, rows_end: u32, asked: []Asked) void 
     const measure: Measure = .of(shape);
     var from: u32 = rows_end;
     for (asked) |*one| from = @min(from, one.from);
-    // From the last one back: most rows may be those of records that nobody looks at, a record each.
+    // From the last record back, since most records may hold a single row that the scan skips.
     var at = records.len;
     var first = rows_end;
     while (first > from) {

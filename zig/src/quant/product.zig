@@ -16,7 +16,7 @@ const V = @Vector(lanes, f32);
 pub const Product = struct {
     /// Of rows.
     dim: u32,
-    /// Principal axes of which the parts consist; 0 where they consist of dimensions as given.
+    /// Number of principal axes; 0 if parts are of dimensions as given.
     axes: u32,
     parts: u32,
     /// Of each part, a power of two. A byte modulo this number names one.
@@ -144,7 +144,7 @@ pub const Product = struct {
         }
     }
 
-    /// The vector that a code stands for. All codes are valid.
+    /// Reconstructs the vector of a code. All codes are valid.
     pub fn decode(self: *const Product, scratch: []f32, code: []const u8, out: []f32) void {
         assert(code.len == self.parts);
         assert(out.len == self.dim);
