@@ -163,7 +163,7 @@ fn ask(segments: *const Segments, only: ?usize, exact: bool, answers: *Answers) 
 }
 
 test "several segments are searched as one index would be, in as many rounds" {
-    for ([_]struct { search.Plan, bool }{ .{ .links_in_memory, false }, .{ .links_in_memory, true }, .{ .links_on_disk, false }, .{ .pages, false } }) |case| {
+    for ([_]struct { search.Plan, bool }{ .{ .links_in_memory, false }, .{ .links_in_memory, true }, .{ .links_on_disk, false }, .{ .walk, false } }) |case| {
         const plan, const in_blocks = case;
         var segments: Segments = undefined;
         try segments.init(5, 0, plan, in_blocks); // neighbors lie on many pages
