@@ -591,21 +591,21 @@ def test_a_reader_sees_a_large_call_after_refresh(tmp_path: Path) -> None:
 
 
 def test_a_large_call_beyond_the_memory_of_merges_is_refused(tmp_path: Path) -> None:
-    rows = np.zeros((30_000, DIM), np.float32)
-    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", merge_memory=400_000, threads=1) as index:
+    rows = np.zeros((60_000, DIM), np.float32)
+    with velo.create(tmp_path / "a", dim=DIM, memory="1MiB", merge_memory=800_000, threads=1) as index:
         with pytest.raises(errors.BudgetTooSmallError, match="merge_memory") as caught:
             index.insert(rows)
-        assert caught.value.needed_bytes > 400_000
+        assert caught.value.needed_bytes > 800_000
         assert len(index) == 0
         assert folders_of(index.path) == set()
         assert index._folders[0].compactor is not None
         with (
-            index._folders[0].compactor._maker._memory.share(400_000, 400_000, 400_000),
+            index._folders[0].compactor._maker._memory.share(800_000, 800_000, 800_000),
             pytest.raises(errors.BusyError, match="try again"),
         ):
-            index.insert(rows[:6_500], timeout_s=0.05)
+            index.insert(rows[:16_000], timeout_s=0.05)
         assert len(index) == 0
-        assert index.insert(rows[:6_500], timeout_s=60).rows == 6_500
+        assert index.insert(rows[:16_000], timeout_s=60).rows == 16_000
 
 
 MEMORY = """

@@ -261,24 +261,24 @@ def test_a_flush_and_a_merge_take_turns_in_a_small_budget(
         build(folder, *arguments, **how)
         running.pop()
 
-    rows = vectors_of(5_800)
+    rows = vectors_of(14_000)
     options: dict[str, Any] = {
         "memory": "1MiB",
-        "merge_memory": 120_000,
+        "merge_memory": 290_000,
         "durability": "process",
         "threads": 1,
     }
     with velo.create(tmp_path / "i", dim=DIM, **options) as index:
-        for start in range(0, 5_400, 900):
-            index.insert(rows[start : start + 900])
+        for start in range(0, 13_200, 2_200):
+            index.insert(rows[start : start + 2_200])
             index.flush()
         assert index._folders[0].compactor is not None
         index._folders[0].compactor.join()
         monkeypatch.setattr(segment_builder, "build_segment", watched)
-        index.insert(rows[5_400:5_600])
+        index.insert(rows[13_200:13_600])
         index.optimize(wait=False)  # with these, and it may have to wait for who waits for its share
         assert merges.wait(60)
-        index.insert(rows[5_600:])
+        index.insert(rows[13_600:])
         index._folders[0].compactor.suggest()
         memory = index._folders[0].compactor._maker._memory
         deadline = time.monotonic() + 60
@@ -289,9 +289,9 @@ def test_a_flush_and_a_merge_take_turns_in_a_small_budget(
         index._folders[0].compactor.join()
         assert ["parts", "delta"] not in seen
         assert seen[:2] == [["parts"], ["delta"]]
-        assert len(index) == 5_800
+        assert len(index) == 14_000
         found = index.search(rows[::800], 1, recall=1.0)
-        assert found.ids[:, 0].tolist() == list(range(0, 5_800, 800))
+        assert found.ids[:, 0].tolist() == list(range(0, 14_000, 800))
 
 
 #: Prints by how much the memory of this process that is no mapped file grows at most.

@@ -23,6 +23,7 @@ FREED = {
     "layout/links.zig": 2,
     "quant/build_codes.zig": 2,
     "quant/encode.zig": 2,
+    "quant/product.zig": 2,
     "quant/query.zig": 2,
     "search/list.zig": 7,
     "search/query.zig": 4,
