@@ -317,7 +317,7 @@ def test_new_segments_of_a_live_index_are_uploaded(on_gpu: Program, tmp_path: Pa
             before = index.info()["gpu"]["queries"]
             index.delete(np.arange(100))
             gate = velo.SearchTuning(filter_plan="gate")  # a scan of so few rows is cheaper
-                found = index.search(asked, 10, list_size=400, exact=True, tuning=gate)
+            found = index.search(asked, 10, list_size=400, exact=True, tuning=gate)
             assert found.ids.min() >= 100
             living = np.arange(100, 4100)
             distances = ((asked[:, None] - vectors[living][None]) ** 2).sum(-1)
