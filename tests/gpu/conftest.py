@@ -44,6 +44,11 @@ def gpus(devices=2, version=12040, memory_bytes=1 << 30, **more):
         setattr(made, name, value.encode() if isinstance(value, str) else value)
     _native.check(_native.lib.velo_gpu_simulate(made))
 
+def free():
+    info = _native.new("velo_gpu_info")
+    _native.check(_native.lib.velo_gpu_probe(0, info))
+    return info.free_bytes
+
 def say(*values):
     print(json.dumps(values[0] if len(values) == 1 else values))
 

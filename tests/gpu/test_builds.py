@@ -39,11 +39,6 @@ DATA = """
     def recall():
         distances = ((asked[:, None] - rows[None]) ** 2).sum(-1)
         return shared(np.argsort(distances, axis=1)[:, :10], search(40).ids)
-
-    def free():
-        info = _native.new("velo_gpu_info")
-        _native.check(_native.lib.velo_gpu_probe(0, info))
-        return info.free_bytes
 """
 
 

@@ -99,11 +99,6 @@ def test_a_memory_mapped_call_of_many_queries_takes_the_memory_of_two_batches(
     """Device memory has no room for a third; ten million queries are batches of this kind (zig/src/sim)."""
     told = on_gpu(
         """
-        def free():
-            info = _native.new("velo_gpu_info")
-            _native.check(_native.lib.velo_gpu_probe(0, info))
-            return info.free_bytes
-
         np.save(sys.argv[3], np.resize(queries, (16_000, queries.shape[1])))
         asked = np.load(sys.argv[3], mmap_mode="r")
         gpus()

@@ -29,11 +29,6 @@ DATA = """
             return velo.tune(rows, scratch=path, device=device, **how)
         except velo.GpuError as error:
             say([error.argument, error.message, error.needed_bytes])
-
-    def free():
-        info = _native.new("velo_gpu_info")
-        _native.check(_native.lib.velo_gpu_probe(0, info))
-        return info.free_bytes
 """
 
 
@@ -61,8 +56,7 @@ def test_a_gpu_navigates_for_the_candidates(tuning: Program) -> None:
             assert all(point.gpu_us > 0 for point in one.points)
         say(sorted({one.degree for one in found.candidates}), found.open_options, found.open_line())
         say(repr(found).splitlines()[0].split()[-4:], free() == before)
-        with velo.build(path + "/built", rows, threads=1, **found.build_options):
-            pass
+        velo.build(path + "/built", rows, threads=1, **found.build_options).close()
         with velo.open(path + "/built", **found.open_options) as index:
             say(index.info()["gpu"]["resident_bytes"] / found.chosen.gpu_bytes)
         import shutil

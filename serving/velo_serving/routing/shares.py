@@ -2,14 +2,14 @@
 
 A shard with a share p of the rows holds each of the k nearest with probability p, so it holds
 ``Binomial(k, p)`` of them. All shards are asked for the number that some shard exceeds once in ten requests.
-A shard all of whose hits are in the merged answer may have further ones, and is asked again for k. So an
+If all hits of a shard are in the merged answer, the shard may hold more, and is asked again for k. So an
 answer is that of full requests to all shards, however rows are distributed. Where shards often hold more than
 their share, as shards of clusters do, all are asked for k at once.
 
 The hits of a shard that stay in the merged answer are its nearest, which are missed least. Where the chance
 that the j-th nearest is missed grows as j, the mean over all hits of a shard is ``share / (1 - p + k p)``
 times that over the merged ones, since ``E[X²] / E[X] = 1 - p + k p`` for the binomial X. So the first request
-may miss so many times as much, but never asks for less than the square of the recall.
+may miss more by this factor, but never asks for less than the square of the recall.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from msgspec import structs
 
 from velo_serving.protocol.types import Hits, SearchRequest
 
-#: The share of queries of which some shard holds more than it is asked for: expected, and the most with which
-#: shards are not asked for k at once.
+#: The expected share of queries that need a second request to some shard.
 EXPECTED: Final = 0.1
+#: Above this share, shards are asked for k at once.
 TOLERATED: Final = 0.3
 
 #: The decay of former requests in that share.
@@ -41,7 +41,7 @@ _FARTHEST: Final = np.finfo(np.float32).max
 
 @functools.lru_cache(maxsize=1024)
 def share_of(k: int, shards: int, parts: int) -> int:
-    """The hits to ask of each of some shards, the largest of which has ``parts`` of all rows."""
+    """Return the hits of a first request to each shard; the largest has ``parts`` / 64 of the rows."""
     if shards == 1 or parts >= PARTS:
         return k
     p = parts / PARTS
@@ -52,7 +52,7 @@ def share_of(k: int, shards: int, parts: int) -> int:
 
 
 class Shares:
-    """How much each shard is asked for, and how often that was not enough."""
+    """Chooses the size of first requests to shards, and counts those that were too small."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards
@@ -80,7 +80,7 @@ class Shares:
         return self._exceeded < TOLERATED
 
     def note(self, exceeded: int, queries: int) -> None:
-        """Note of how many queries some shard held more than its share."""
+        """Count the queries for which a first request was too small."""
         kept = MEMORY**queries
         self._exceeded = kept * self._exceeded + (1 - kept) * exceeded / max(1, queries)
 

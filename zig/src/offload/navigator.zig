@@ -319,7 +319,7 @@ pub const Navigator = struct {
     }
 };
 
-/// Queries of a batch: equal parts of a call of `count` queries, each of which fits into a slot with `query_bytes` a query.
+/// The number of queries in a batch. A call of `count` queries is split evenly, and a batch fits into a slot at `query_bytes` per query.
 pub fn batch_size(count: u64, query_bytes: u64, batch_max: u32) u32 {
     const parts_least: u64 = if (count >= batches_least * batch_least) batches_least else 1;
     const parts = @max(parts_least, std.math.divCeil(u64, count, batch_max) catch unreachable);

@@ -1,5 +1,6 @@
-//! Product codes: a vector in M bytes, each of which names one of 256 centroids of a part of its dimensions. The parts are of the
-//! dimensions as given or of principal axes, whichever codes vectors better (docs/decisions/0024).
+//! Product codes. The dimensions of a vector are divided into M parts, and each part is stored as one byte, the number of its nearest
+//! of 256 centroids. Training divides either the given dimensions or principal axes, whichever gives the smaller error
+//! (docs/decisions/0024).
 const std = @import("std");
 const builtin = @import("builtin");
 const assert = std.debug.assert;
