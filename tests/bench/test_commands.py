@@ -161,7 +161,7 @@ CASES = {
         pictures=["memory", "qps"],
     ),
     "budgets": Case(
-        ["memory:0.8%:1+7", "memory:8%:1+7"],
+        ["memory:4%:1+7", "memory:8%:1+7"],
         ["--lists", "16", "800", "--single", "3", "--threads", "1"],
         check_budgets,
         lambda folder: small_set(folder, n=2000, dim=64),

@@ -101,7 +101,7 @@ def test_gateways_answer_while_rays_own_service_is_gone(hosts: Hosts, path: Path
         killed = time.monotonic()
         time.sleep(3)
         for asker in askers[1:]:
-            check_whole(asker, killed, 50)
+            check_whole(asker, killed, 25)
     # And they end when they are told to, though Ray does not answer.
     for one in gateways[1:]:
         one.process.send_signal(signal.SIGTERM)
