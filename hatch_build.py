@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
         else:  # not through the working tree, which may be of another architecture than the wheel
             build_data["force_include"][str(prefix / "lib" / "libvelo.so")] = "velo/_native/libvelo.so"
             build_data["force_include"][str(root / "zig" / "velo.h")] = "velo/_native/velo.h"
+            write_declarations(root, prefix / "header.py")
+            build_data["force_include"][str(prefix / "header.py")] = "velo/_native/header.py"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{arch}"
 
@@ -127,10 +130,17 @@ def global_cache_dir() -> Path | None:
     return None
 
 
+def write_declarations(root: Path, path: Path) -> None:
+    """Write the module that lets Python call the library without a parser of its header."""
+    declarations = runpy.run_path(str(root / "velo" / "_native" / "declarations.py"))
+    declarations["write_module"]((root / "zig" / "velo.h").read_text(encoding="utf-8"), path)
+
+
 def install_library(root: Path, prefix: Path) -> None:
-    """Replace velo/_native's library and header; a process that has the old library open keeps it intact."""
+    """Replace the made files of velo/_native; a process that has the old library open keeps it intact."""
     native = root / "velo" / "_native"
-    for source in (prefix / "lib" / "libvelo.so", root / "zig" / "velo.h"):
+    write_declarations(root, prefix / "header.py")
+    for source in (prefix / "lib" / "libvelo.so", root / "zig" / "velo.h", prefix / "header.py"):
         staged = native / f"{source.name}.{os.getpid()}.tmp"  # another build may be at the same file
         shutil.copyfile(source, staged)
         staged.chmod(0o755 if source.suffix == ".so" else 0o644)

@@ -74,6 +74,7 @@ def test_wheel_holds_both_packages_and_one_library(wheel: Path) -> None:
         "velo/py.typed",
         "velo/_native/libvelo.so",
         "velo/_native/velo.h",
+        "velo/_native/header.py",
         "velo/cli/__init__.py",
         "velo_serving/__init__.py",
         "velo_serving/gateway/dashboard/page/index.html",

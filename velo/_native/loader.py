@@ -1,16 +1,17 @@
-"""Finds ``velo.h`` and the library; reads the one into cffi, opens the other (ABI mode: no compiler)."""
+"""Finds ``velo.h`` and the library, and opens it with the types of the header (ABI mode: no compiler)."""
 
 from __future__ import annotations
 
+import importlib
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cffi
-
 from velo._native.abi import Library
+from velo._native.declarations import MODULE, checksum, declarations, parse
 from velo.errors import NativeLibraryError
+
+__all__ = ["CHECKOUT", "PACKAGED", "Native", "declarations", "header_path", "library_path", "load", "types"]
 
 #: Beside this file in a wheel.
 PACKAGED = Path(__file__).resolve().parent
@@ -53,17 +54,20 @@ def library_path() -> Path:
     return max(paths, key=lambda path: path.stat().st_mtime_ns)
 
 
-def declarations(header: str) -> str:
-    """The header without its preprocessor lines and comments, as cffi reads it."""
-    without_comments = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
-    return "\n".join(line for line in without_comments.splitlines() if not line.lstrip().startswith("#"))
+def types() -> Any:
+    """The types and functions of the header, from a build's module unless the header has changed since."""
+    header = header_path().read_text(encoding="utf-8")
+    try:
+        made = importlib.import_module(MODULE)
+    except ModuleNotFoundError:
+        return parse(header)
+    return made.ffi if made.checksum == checksum(header) else parse(header)
 
 
 def load() -> Native:
-    """Read the header and open the library."""
+    """Open the library."""
     path = library_path()
-    ffi = cffi.FFI()
-    ffi.cdef(declarations(header_path().read_text(encoding="utf-8")))
+    ffi = types()
     try:
         # It stays in memory until the process ends: what an exit leaves open is given back by it, and its own
         # threads run in it.

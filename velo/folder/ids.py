@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import mmap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,13 +17,16 @@ import pyarrow.compute as pc
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.filters.arrow_values import arrow_of, is_string, numpy_of, texts_of, valid_of
 from velo.folder.replace import durable_file
-from velo.folder.stored import check_permutation, damage, mapped_batch
+from velo.folder.stored import check_permutation, damage, mapped_batch, released_batch
 from velo.types import AnyArray, Int64Array
 
 FILE_NAME = "ids.arrow"
 
 #: Rows of a page are first searched for among this number of vertices.
 _PAGE_STEP = 1024
+
+#: Lookups after which resident pages of a mapped file are given back. Linux maps up to 64 KiB for each.
+_LOOKUPS_RESIDENT = 16
 
 #: Value of a missing hit in results.
 NO_ID = -1
@@ -185,13 +189,23 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
 
 
 class Ids:
-    """The ids of an open index, mapped from its file. `kind_known`: some row has decided the kind."""
+    """The ids of an open index, mapped from its file. `kind_known`: some row has decided the kind.
+
+    `is_released`: Few of the file's pages stay resident. Each lookup takes a few microseconds more.
+    """
 
     kind_known: bool = True
+    _mapped: mmap.mmap | None = None
 
-    def __init__(self, folder: Path, row_count: int, first_row: int = 0) -> None:
+    def __init__(
+        self, folder: Path, row_count: int, first_row: int = 0, *, is_released: bool = False
+    ) -> None:
         self.first_row = first_row
-        batch = mapped_batch(folder / FILE_NAME)
+        self._looked_up = 0
+        if is_released:
+            batch, self._mapped = released_batch(folder / FILE_NAME)
+        else:
+            batch = mapped_batch(folder / FILE_NAME)
         with damage(FILE_NAME):
             column = batch.column("id")
             rows = batch.column("row") if "row" in batch.schema.names else None
@@ -248,6 +262,21 @@ class Ids:
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
         """The ids of vertices, an array of any shape: -1 (strings: None) for -1, unless it is `complete`."""
+        if self._mapped is None:
+            return self._of(vertices, complete)
+        flat = vertices.reshape(-1)
+        found = np.empty(len(flat), np.int64 if self._strings is None else object)
+        order = np.argsort(flat)  # lookups of one page follow one another
+        for start in range(0, len(flat), _LOOKUPS_RESIDENT):
+            some = order[start : start + _LOOKUPS_RESIDENT]
+            found[some] = self._of(flat[some], complete)
+            self._looked_up += len(some)
+            if self._looked_up >= _LOOKUPS_RESIDENT:
+                self._looked_up = 0
+                self._mapped.madvise(mmap.MADV_DONTNEED)
+        return found.reshape(vertices.shape)
+
+    def _of(self, vertices: Int64Array, complete: bool) -> AnyArray:
         if self._numbers is not None:
             if complete:
                 ids: AnyArray = self._numbers[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,13 +61,30 @@ def load_json(path: Path) -> Any:
 
 def mapped_batch(path: Path) -> Any:
     """Map the one record batch of a file, with every buffer and value checked."""
+    with damage(path.name), pa.memory_map(str(path)) as mapped:
+        return _batch_of(mapped)
+
+
+def released_batch(path: Path) -> tuple[Any, mmap.mmap]:
+    """The same with the mapping, whose resident pages can be given back.
+
+    The mapping keeps a file descriptor while it is used.
+    """
     with damage(path.name):
-        with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as reader:
-            if reader.num_record_batches != 1:
-                raise ValueError(f"{reader.num_record_batches} batches, not one")
-            batch: Any = reader.get_batch(0)
-        batch.validate(full=True)
-        return batch
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        batch = _batch_of(pa.BufferReader(pa.py_buffer(mapped)))
+        mapped.madvise(mmap.MADV_DONTNEED)
+        return batch, mapped
+
+
+def _batch_of(file: Any) -> Any:
+    with pa.ipc.open_file(file) as reader:
+        if reader.num_record_batches != 1:
+            raise ValueError(f"{reader.num_record_batches} batches, not one")
+        batch: Any = reader.get_batch(0)
+    batch.validate(full=True)
+    return batch
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import struct
 import threading
 import weakref
@@ -216,7 +215,7 @@ def write_words(path: Path, texts: Texts, row_count: int, stamp: str) -> None:
     All writers write the same contents, so their order does not matter. `stamp` identifies the rows.
     """
     _remove_left(path)
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    beside = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
     try:
         with open(beside, "xb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shows that it is being written

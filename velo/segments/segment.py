@@ -187,7 +187,9 @@ class Segment:
             manifest = read_manifest(folder)
             self.calibration = manifest.calibration
             self.is_interim = manifest.is_interim
-            self.ids = Ids(folder, self.n, manifest.first_row)
+            # Where memory holds no code of a row, it holds no id of each either.
+            is_released = info.plan == PLAN_CODES["walk"]
+            self.ids = Ids(folder, self.n, manifest.first_row, is_released=is_released)
             self.completions = Completions(self.handle)
             self._compilers: list[FilterCompiler] = []
             self._words_lock = threading.Lock()

@@ -280,7 +280,7 @@ pub const Search = struct {
         prepare(reader, request.dtype, request.vector, self.row, self.rotated, &self.query);
         self.list.reset(parameters.list_size);
         self.results.reset(parameters.k, if (parameters.exact) rescoring.spare else 0);
-        self.visited.reset(parameters.list_size * 12 + 256);
+        self.visited.reset(parameters.list_size * met_per_entry(self.shared.plan) + 256);
         // As if met before: it enters no list, and so is not followed either.
         if (request.excluded != Request.excluded_none) _ = self.visited.insert(request.excluded);
         self.pages.reset();
@@ -296,6 +296,11 @@ pub const Search = struct {
         if (request.role == .smaller and self.shared.blocks != null) return self.begin_late_scan();
         if (request.role == .smaller and looks_at_all(self.shared)) return look_at_all(self);
         self.begin_graph();
+    }
+
+    /// Vertices that a search meets, about, for each entry of its list. A table of neighbors holds some 130.
+    fn met_per_entry(plan: shared_file.Plan) u32 {
+        return if (plan == .walk) 64 else 12;
     }
 
     /// Whether a search beside a larger segment estimates all codes of this one.
