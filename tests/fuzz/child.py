@@ -60,7 +60,8 @@ def uses(path: str, seed: int) -> Iterator[Callable[[], Any]]:
     """Everything that can be done with an index, one thing after another."""
     draw = random.Random(seed)
     yield lambda: velo.verify(path)
-    plan = draw.choice(_PLANS)
+    plans = (*_PLANS, "walk", "walk") if os.path.exists(os.path.join(path, "page_codes.bin")) else _PLANS
+    plan = draw.choice(plans)
     memory: Any = draw.choice((None, None, None, "3%", "60%", "90%"))
     keep = draw.choice((None, None, 8, 12))
     opened: list[velo.Index] = []

@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import velo
 from tests import child
-from tests.rungs import LINKS, budget_of
+from tests.rungs import LINKS, PAGES, PAGES_LEAST, budget_of
+from velo.testing import brute_force
 
 LATE, REORDERED, SHORT, EIO_ONCE, EIO_FOREVER, AGAIN, BIT_FLIP, WRONG_PAGE = (1 << bit for bit in range(8))
 SWARM = 1 << 31
@@ -175,3 +178,33 @@ def test_whatever_goes_wrong_no_answer_is_wrong(links: int, random: Any, ask: An
             assert one["error"] in ("DeviceError", "CorruptIndexError")
         else:
             assert one["ids"] == right["ids"]
+
+
+def test_a_walk_over_a_failing_device_finds_the_nearest_or_names_the_page(
+    simulated: Path, sample: Any, tmp_path: Path, random: Any
+) -> None:
+    """Its answer depends on the order of arrivals, so recall and distances are compared instead of ids."""
+    rows, queries = sample.base[:4_000], sample.queries[:80]
+    build: dict[str, Any] = {"page_codes": True, "page_links": False, "store_vectors": True}
+    velo.build(tmp_path / "i", rows, calibrate=False, threads=2, **build).close()
+    seed = int(random.integers(1 << 32))
+    print(f"simulated_seed={seed}")
+    benign = LATE | SHORT | AGAIN | REORDERED | EIO_ONCE
+    worlds = [(1, 0), (seed, benign), (seed, EVERYTHING), *((seed, faults) for faults in HARMFUL)]
+    file = sample.folder / "sample_queries.u8bin"
+    truth = brute_force(rows, queries, 10).ids
+    for links, how in ((PAGES, "asynchronous"), (PAGES_LEAST, "blocking")):
+        memory = str(budget_of(tmp_path / "i", links))
+        found = answers(simulated, tmp_path / "i", file, worlds, how, exact=True, memory=memory)
+        for number, world in enumerate(found):
+            answered = [(one, place) for place, one in enumerate(world) if "error" not in one]
+            assert len(answered) == len(world) or number > 1
+            for one in world:
+                if "error" in one:
+                    assert one["error"] in ("DeviceError", "CorruptIndexError")
+                    assert f"page {one['page']} of {one['file']}" in one["message"]
+            for one, place in answered:
+                differences = rows[one["ids"]].astype(np.float64) - queries[place]
+                assert one["distances"] == (differences**2).sum(1).tolist()
+            shares = [len(set(one["ids"]) & set(truth[place].tolist())) / 10 for one, place in answered]
+            assert np.mean(shares) > 0.9

@@ -27,7 +27,7 @@ SURE: dict[str, Any] = {"list_size": 1000, "tuning": velo.SearchTuning(sigma=20.
         pytest.param(
             rung,
             marks=[]
-            if number in (0, 4)
+            if number in (0, 4, 5)
             else [
                 pytest.mark.long(guarded_by="tests/search/test_groups.py::test_groups_are_those_of_a_scan")
             ],
@@ -180,7 +180,10 @@ def test_groups_count_what_their_searches_cost(shop: Any) -> None:
     index, queries, _ = shop
     plain = index.search(queries, 12)
     grouped = index.search(queries, 12, group_by="brand", group_size=2)
-    assert (grouped.stats["estimates"] > plain.stats["estimates"]).all()
+    more = grouped.stats["estimates"] > plain.stats["estimates"]
+    # A walk depends on the order of arrivals, so a few queries may cost less the second time.
+    assert more.mean() > 0.5 if index.info()["plan"] == "walk" else more.all()
+    assert grouped.stats["estimates"].sum() > plain.stats["estimates"].sum()
     assert set(grouped.stats) == set(plain.stats)
 
 

@@ -58,6 +58,27 @@ def test_few_pages_lead_to_the_nearest(
     assert np.array_equal(exact.distances[:, 0], (differences**2).sum(1).astype(np.float32))
 
 
+@pytest.mark.parametrize("share", [0.3, 2.0])
+def test_pages_in_memory_are_not_read(share: float, vectors: Any, path: Path) -> None:
+    rows, queries = vectors
+    truth = brute_force(rows, queries, 10).ids
+    pages = next(path.rglob("pages.bin")).stat().st_size
+    memory = budget_of(path, PAGES) + int(share * pages)
+    with velo.open(path, memory=memory, plan="walk", threads=2) as index:
+        assert index.info()["plan"] == "walk"
+        assert index.info()["memory_bytes"]["cache"] > 0
+        for _ in range(3):
+            found = index.search(queries, 10, list_size=60)
+            assert recall_at_k(found.ids, truth) > 0.9
+        hits = found.stats["cache_hits"].mean()
+        assert hits > 0.2 * share * pages_read(found).mean()
+        if share > 1:
+            assert (pages_read(found) == 0).all()
+            assert (found.stats["rounds"] == 0).all()
+        some = index.search(queries, 10, list_size=60, filter=np.arange(N) % 3 == 0)
+        assert (some.ids % 3 == 0).all()
+
+
 def test_longer_lists_read_more_and_find_more(vectors: Any, index: Any) -> None:
     rows, queries = vectors
     truth = brute_force(rows, queries, 10).ids

@@ -355,36 +355,36 @@ class _Table:
     ) -> list[dict[str, Any]]:
         """The whole table: all links first, which the others are compared with."""
         levels = _levels(folder)
-        found: list[tuple[int, _Way, list[_Seen]]] = []
+        measured: list[tuple[int, _Way, list[_Seen]]] = []
         try:
-            found = self._of_codes(folder, other_k, lambda share: tell(share * (0.7 if levels else 1.0)))
+            measured = self._of_codes(folder, other_k, lambda share: tell(share * (0.7 if levels else 1.0)))
         except BudgetTooSmallError:
             if not levels:
                 raise
-        is_alone = not found
-        # Few codes find the nearest alone much later than many do: each level has curves for all k.
+        is_alone = not measured
+        found = [(k, way, _points_of(seen)) for k, way, seen in measured]
         finest: dict[int, list[_Seen]] = {}
-        for level in reversed(levels):
+        for number, level in enumerate(reversed(levels)):
             try:
                 segment = self._open(folder, _Way(0, level))
             except BudgetTooSmallError:
                 continue
             with closing(segment):
-                own = {
-                    k: self._curve(segment, k, finest.get(k, []), _LISTS_OF_PAGES_MAX)
-                    for k in (K_MEASURED, *other_k)
-                }
-            found += [(k, _Way(0, level), seen) for k, seen in own.items()]
-            finest = finest or own
+                if finest:
+                    own = self._scaled(segment, finest)
+                else:
+                    finest = {
+                        k: self._curve(segment, k, [], _LISTS_OF_PAGES_MAX) for k in (K_MEASURED, *other_k)
+                    }
+                    own = {k: _points_of(seen) for k, seen in finest.items()}
+            found += [(k, _Way(0, level), points) for k, points in own.items()]
+            tell(0.7 + 0.3 * (number + 1) / len(levels))
         if is_alone and finest:
             self.reached = max(one.point.recall for one in finest[K_MEASURED])
         if not found:
             raise BudgetTooSmallError("the budget does not hold a code of each page", argument="memory")
         tell(1.0)
-        return [
-            {"k": k, **way._asdict(), "points": [one.point.to_dict() for one in seen]}
-            for k, way, seen in found
-        ]
+        return [{"k": k, **way._asdict(), "points": points} for k, way, points in found]
 
     def _of_codes(
         self, folder: Path, other_k: Sequence[int], tell: Callable[[float], None]
@@ -559,6 +559,27 @@ class _Table:
                 break
         return seen
 
+    def _scaled(
+        self, segment: Segment, like: Mapping[int, Sequence[_Seen]]
+    ) -> dict[int, list[dict[str, Any]]]:
+        """The curves `like` of another level, scaled by a few points of this one.
+
+        Codes of pages choose where a search begins, so levels differ in little, and least for many neighbors:
+        their curves are scaled as that of `K_MEASURED` is.
+        """
+        scales: dict[int, _Scale] = {}
+        for k in sorted(k for k in like if k <= K_MEASURED):
+            whole = [one for one in like[k] if len(one.rows) == len(self._all)]
+            checked = []
+            for point in _checked_points(_points_of(like[k])):
+                seen = self._search(segment, k, int(point["list_size"]), self._subset)
+                checked.append((point, (_corrected(seen, whole) if whole else seen).point))
+            scales[k] = _Scale(checked)
+        return {
+            k: [scales[min(k, K_MEASURED)].of(point) for point in _points_of(seen)]
+            for k, seen in like.items()
+        }
+
     def _search(self, segment: Segment, k: int, list_size: int, rows: AnyArray, scan: bool = False) -> _Seen:
         held = self._held.subset(rows)
         answered = excluding(segment, held.queries, k, list_size, self._vertices[rows], scan, self.exact)
@@ -578,6 +599,11 @@ class _Table:
             scored=stats["records_scored"],
         )
         return _Seen(point, found, rows)
+
+
+def _points_of(seen: Sequence[_Seen]) -> list[dict[str, Any]]:
+    """The points of a curve as in the manifest."""
+    return [one.point.to_dict() for one in seen]
 
 
 def _levels(folder: Path) -> list[int]:

@@ -25,7 +25,7 @@ FILE_NAME = "ids.arrow"
 #: Rows of a page are first searched for among this number of vertices.
 _PAGE_STEP = 1024
 
-#: Lookups after which resident pages of a mapped file are given back. Linux maps up to 64 KiB for each.
+#: Lookups after which resident pages of a mapped file are given back. Linux maps 64 KiB or more for each.
 _LOOKUPS_RESIDENT = 16
 
 #: Value of a missing hit in results.
@@ -201,7 +201,6 @@ class Ids:
         self, folder: Path, row_count: int, first_row: int = 0, *, is_released: bool = False
     ) -> None:
         self.first_row = first_row
-        self._looked_up = 0
         if is_released:
             batch, self._mapped = released_batch(folder / FILE_NAME)
         else:
@@ -266,14 +265,12 @@ class Ids:
             return self._of(vertices, complete)
         flat = vertices.reshape(-1)
         found = np.empty(len(flat), np.int64 if self._strings is None else object)
-        order = np.argsort(flat)  # lookups of one page follow one another
+        # Lookups of one page follow one another.
+        order = np.argsort(flat) if len(flat) > _LOOKUPS_RESIDENT else np.arange(len(flat))
         for start in range(0, len(flat), _LOOKUPS_RESIDENT):
             some = order[start : start + _LOOKUPS_RESIDENT]
             found[some] = self._of(flat[some], complete)
-            self._looked_up += len(some)
-            if self._looked_up >= _LOOKUPS_RESIDENT:
-                self._looked_up = 0
-                self._mapped.madvise(mmap.MADV_DONTNEED)
+            self._mapped.madvise(mmap.MADV_DONTNEED)
         return found.reshape(vertices.shape)
 
     def _of(self, vertices: Int64Array, complete: bool) -> AnyArray:

@@ -48,7 +48,8 @@ pub const Reader = struct {
     /// Open as long as the index, whose files may get another folder meanwhile.
     pages_file: std.fs.File,
     /// Of the lists in pages.
-    adjacency: layout.page_lists.Codec,
+    /// Apart, since its tables are 58 KB and a reader is returned by value.
+    adjacency: *const layout.page_lists.Codec,
     rotation: quant.Rotation,
     mean: []f32,
     codes_memory: base.AlignedBytes,
@@ -144,7 +145,9 @@ pub const Reader = struct {
         const pages_file = dir.openFile(files.file_pages, .{}) catch |err| return files.open_error(diagnostic, files.file_pages, err);
         errdefer pages_file.close();
         const pages_header = try read_pages_header(pages_file, m, &header, diagnostic);
-        const adjacency = layout.page_lists.Codec.load(&pages_header.codec) catch return files.bad_file(diagnostic, files.file_pages);
+        const adjacency = try allocator.create(layout.page_lists.Codec);
+        errdefer allocator.destroy(adjacency);
+        adjacency.* = layout.page_lists.Codec.load(&pages_header.codec) catch return files.bad_file(diagnostic, files.file_pages);
         const starts_file = m.file(files.file_page_starts) orelse return files.bad_manifest(diagnostic, files.file_page_starts);
         try files.check_size(dir, starts_file, diagnostic);
         const starts_bytes = try allocator.alloc(u8, std.math.cast(usize, starts_file.bytes) orelse return error.OutOfMemory);
@@ -255,6 +258,7 @@ pub const Reader = struct {
             self.dir.close();
         }
         self.free_links();
+        self.allocator.destroy(self.adjacency);
         self.directory.deinit(self.allocator);
         self.rotation.deinit(self.allocator);
         self.allocator.free(self.mean);
@@ -665,7 +669,7 @@ pub const PageWalk = struct {
 
     /// The table of the page that came last, with its ids in `ids`.
     pub fn table(self: *const PageWalk, view: *const layout.page.View, ids: *[layout.page.table_max]u32, diagnostic: *Diagnostic) Error!layout.page.View.Table {
-        return view.table(&self.opened.adjacency, self.opened.n(), ids) catch |err| bad_page(diagnostic, self.count - 1, layout.page.describe(err));
+        return view.table(self.opened.adjacency, self.opened.n(), ids) catch |err| bad_page(diagnostic, self.count - 1, layout.page.describe(err));
     }
 };
 

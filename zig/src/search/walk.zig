@@ -356,7 +356,7 @@ pub fn on_page(search: *Search, number: u32, view: *const layout.page.View, full
     if (walk.reads_all_seeds) return;
     // Their page was requested: they are in the list as its bound.
     for (full, view.first_vertex..) |distance, vertex| if (search.visited.insert(@intCast(vertex))) offer(search, @intCast(vertex), distance);
-    const table = try view.table(&reader.adjacency, reader.n(), &search.neighbors);
+    const table = try view.table(reader.adjacency, reader.n(), &search.neighbors);
     const count = search.visited.insert_new(table.ids, &search.fresh);
     const bytes = reader.page_products.?.product.parts;
     const codes = walk.room.products.?.codes;
