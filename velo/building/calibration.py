@@ -79,6 +79,7 @@ _LISTS_OF_PAGES_MAX: Final = 1230
 
 #: Lists longer than this are searched with a quarter of the sample.
 _LIST_FULL_SAMPLE: Final = 290
+_LIST_FULL_SAMPLE_OF_PAGES: Final = 68
 
 #: Standard deviations within which a measured scan reads; codes cannot find what it misses.
 _SCAN_SIGMA: Final = 3.1
@@ -539,13 +540,14 @@ class _Table:
         """
         seen: list[_Seen] = []
         limit = min(segment.n, longest)
+        all_up_to = _LIST_FULL_SAMPLE_OF_PAGES if longest == _LISTS_OF_PAGES_MAX else _LIST_FULL_SAMPLE
         few = bool(like) or k > K_MEASURED  # many neighbors of a query are as informative as many queries
         lists = _LISTS if k == K_MEASURED else sorted({max(k, _LISTS[0]), *_LISTS[::2]})
         lists = [size for size in lists if size >= k]
         for list_size in lists:
             if list_size > limit and seen:
                 break
-            whole = not few and list_size <= _LIST_FULL_SAMPLE
+            whole = not few and list_size <= all_up_to
             one = self._search(segment, k, list_size, self._all if whole else self._subset)
             if not whole:
                 known = [other for other in like or seen if len(other.rows) == len(self._all)]
