@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import numpy as np
 import pytest
 
 import velo
+from bench.harness import cgroup
+from bench.harness.datasets import DataError
 from tests import child
 from tests.rungs import PAGES_LEAST, budget_of
 from velo.folder.ids import Ids, write_ids
@@ -89,3 +95,113 @@ def test_pages_of_ids_leave_the_resident_set(
     assert (found == expected).all()
     assert resident_of(file) < 100_000 < whole
     assert (released.of(vertices[vertices >= 0], complete=True) == expected[vertices >= 0]).all()
+
+
+READS = """
+    import json, sys
+    import numpy as np
+    import velo
+    path, memory = sys.argv[1], int(sys.argv[2])
+
+    def own():
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+    def told(step, found=None):
+        print(json.dumps({"step": step, "own": own(), "found": found}), flush=True)
+
+    told("import")
+    with velo.open(path, memory=memory, threads=1) as index:
+        assert index.info()["plan"] == "walk"
+        told("open")
+        ids = np.arange(300)
+        queries = np.ascontiguousarray(index.get_vectors(ids))
+        group = velo.col("group") == 3
+        for k, count in ((1, 300), (10, 300), (100, 50), (1_000, 5)):
+            found = index.search(queries[:count], k, list_size=max(70, k))
+            told(f"search, k={k}", int(found.counts.sum()))
+        for query in queries[:20]:
+            index.search(query, 10)
+        told("single queries")
+        told("exact", int(index.search(queries, 10, exact=True).counts.sum()))
+        told("filter", int(index.search(queries, 10, filter=group).counts.sum()))
+        told("mask", int(index.search(queries, 10, filter=np.arange(index.n) % 7 == 0).counts.sum()))
+        told("groups", len(index.search(queries[0], 5, group_by="group").ids))
+        radius = float(index.search(queries[0], 50).distances[-1])
+        told("range", len(index.range_search(queries[0], radius).ids))
+        told("explain", index.explain(queries[0], 10, filter=group).filter_plan.chosen)
+        told("count", index.count(group))
+        told("verify", index.verify())
+        told("info", index.info()["memory_within_budget_bytes"])
+    told("close")
+    """
+
+WRITES = """
+    import json, sys
+    import numpy as np
+    import velo
+    path, memory = sys.argv[1], int(sys.argv[2])
+
+    def own():
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+    def told(step, found=None):
+        print(json.dumps({"step": step, "own": own(), "found": found}), flush=True)
+
+    ids, new = np.arange(300), np.random.default_rng(5).standard_normal((300, 32), np.float32) * 3
+    told("import")
+    with velo.open(path, memory=memory, threads=1, writable=True) as index:
+        told("open to write")
+        columns = {"group": [3] * len(new)}
+        given = np.arange(index.n, index.n + len(new))
+        told("insert", index.insert(new, metadata=columns).rows)
+        index.upsert(new[:50], given[:50], {"group": [4] * 50})
+        told("upsert")
+        index.delete(ids[:50])
+        told("delete")
+        found = index.search(new, 1, list_size=70)
+        told("search", int(np.isin(found.ids[:, 0], given).sum()))
+        index.flush()
+        told("flush")
+        found = index.search(new, 1, list_size=70)
+        told("search over segments", int(np.isin(found.ids[:, 0], given).sum()))
+        assert not np.isin(index.search(new, 10, list_size=70).ids, ids[:50]).any()
+    told("close")
+    """
+#: Writes take more: a delta with vectors, then a segment that is built from it.
+READ_LIMIT, WRITE_LIMIT = 64 << 20, 128 << 20
+
+
+@pytest.mark.long(
+    guarded_by="tests/search/test_small_process.py::test_a_process_grows_little_beside_codes_of_pages"
+)
+def test_the_whole_api_runs_in_a_small_process(tmp_path: Path) -> None:
+    """The kernel holds it to the limit where it lets us; anonymous memory stays below it everywhere."""
+    rows = synthetic_vectors(ROWS, DIM, seed=3, intrinsic_dim=12)
+    path = tmp_path / "i"
+    build: Any = {"page_codes": True, "page_links": False, "calibrate": False, "store_vectors": True}
+    velo.build(path, rows, metadata={"group": np.arange(ROWS) % 10}, **build).close()
+    memory = budget_of(path, PAGES_LEAST)
+    for program, limit in ((READS, READ_LIMIT), (WRITES, WRITE_LIMIT)):
+        steps, code = run_in(program, path, memory, limit)
+        assert code == 0, steps[-1]
+        assert steps[-1]["step"] == "close"
+        assert max(step["own"] for step in steps) < limit
+        if program is WRITES:
+            found = {step["step"]: step["found"] for step in steps}
+            assert found["search"] > 280
+            assert found["search over segments"] > 280
+
+
+def run_in(program: str, path: Path, memory: int, limit: int) -> tuple[list[Any], int]:
+    """The steps of a program in a process of `limit` bytes, and how it ended."""
+    arguments = [sys.executable, "-c", textwrap.dedent(program), str(path), str(memory)]
+    with contextlib.ExitStack() as stack:
+        start: Any = subprocess.Popen
+        with contextlib.suppress(DataError):
+            start = stack.enter_context(cgroup.limited(limit)).popen
+        options: Any = {"text": True} if start is subprocess.Popen else {}
+        process = start(arguments, stdout=subprocess.PIPE, env=child.environment(), **options)
+        output, _ = process.communicate(timeout=280)
+    return [json.loads(line) for line in output.splitlines()], process.returncode
