@@ -24,6 +24,8 @@ PEERS = ("hnswlib", "diskannpy", "zvec")
 _LIMIT_S = 600.0
 #: A build that was ended is resumed.
 _BUILD_LIMIT_S = 3600.0
+#: Options of a build that its name has in words, or that all builds share.
+_NAMED_OTHERWISE = ("memory_bits", "record_bits", "page_links", "page_codes", "links_kept", "metric")
 _KEYS = ("reads", "rounds", "estimates", "list_size", "cpu_us_per_query", "qps")
 
 
@@ -60,7 +62,9 @@ def budget_of(dataset: Dataset, share: str) -> str:
 def _index_name(dataset: Dataset, budget: str) -> str:
     build = runs.velo_job(dataset, budget, []).build
     links = " and links" if build.get("page_links", True) else ""
-    return budget.partition(":")[2] + links + (" and codes of pages" if build.get("page_codes") else "")
+    name = budget.partition(":")[2] + links + (" and codes of pages" if build.get("page_codes") else "")
+    others = (f"{key} {value}" for key, value in build.items() if key not in _NAMED_OTHERWISE)
+    return ", ".join([name, *others])
 
 
 def _built(budget: str, context: Context) -> Results:
@@ -115,6 +119,13 @@ def rows_of(page: Page) -> list[Row]:
     return sorted(rows, key=lambda row: row["share"])
 
 
+def before_of(page: Page) -> list[Row]:
+    """The rows of an earlier version beside the page, each with the ``commit`` of its library."""
+    file = page.out / f"{page.name}-before.jsonl"
+    kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [one["row"] | {"commit": one["library"]["commit"][:10]} for one in kept if "row" in one]
+
+
 def report_of(page: Page) -> Mapping[str, Results]:
     """Sections of the report over the same set; none where there is no report."""
     name = f"report-{page.head['dataset']}"
@@ -151,14 +162,28 @@ def kind_of(row: Row) -> str:
     return "links that neighbors share" if row["links"] < 8 else "links of each vertex"
 
 
+def _of_former(former: Mapping[float, Row], row: Row, key: str, form: str) -> str | None:
+    """A value of the earlier version with the same memory."""
+    there = former.get(row["share"])
+    return None if there is None else format(there[key], form)
+
+
+def _commits_of(before: Iterable[Row]) -> str:
+    commits = dict.fromkeys(f"`{row['commit']}`" for row in before)
+    return f" *Before*: {', '.join(commits)}." if commits else ""
+
+
 def content(page: Page) -> Iterable[Picture | Table]:
-    rows, peers = rows_of(page), peers_in(report_of(page))
+    rows, before, peers = rows_of(page), before_of(page), peers_in(report_of(page))
+    former = {row["share"]: row for row in before}
     panels = []
     for key, y in (("reads", "reads"), ("rounds", "rounds of reads"), ("qps", "queries a second")):
         series = {
             f"velo, {kind}": [(row["share"], row[key]) for row in rows if kind_of(row) == kind]
             for kind in dict.fromkeys(map(kind_of, rows))
         }
+        if before:
+            series["velo, earlier version"] = [(row["share"], row[key]) for row in before]
         series |= {peer["label"]: [(peer["share"], peer[key])] for peer in peers if peer.get(key) is not None}
         panels.append(Panel(y, series, log=True))
     title = f"{page.head['dataset']}: a query of 10 neighbors at recall {AT}"
@@ -173,15 +198,19 @@ def content(page: Page) -> Iterable[Picture | Table]:
             "records a page": "records:.0f",
             "list": "list_size:.0f",
             "reads": "reads:.1f",
+            "reads before": lambda row: _of_former(former, row, "reads", ".1f"),
             "rounds": "rounds:.1f",
+            "rounds before": lambda row: _of_former(former, row, "rounds", ".1f"),
             "estimates": "estimates:,.0f",
             "CPU µs": "cpu_us_per_query:,.0f",
             "queries/s": "qps:,.0f",
+            "queries/s before": lambda row: _of_former(former, row, "qps", ",.0f"),
+            "disk bytes a vector": "disk_bytes:.0f",
             "grown MB": "grown_bytes/1e6:,.0f",
             "load": "load:.1f",
         },
         rows,
-        "¹ of the report over this set, measured at another time.",
+        "¹ of the report over this set, measured at another time." + _commits_of(before),
     )
     yield Table(
         "Peers",
@@ -228,7 +257,8 @@ REPORT = Report(
     "*Links* are those of a vertex in memory: below 8 they are shared with its neighbors, at 0 they are on "
     "disk; *c a page* are codes of pages, with neither links nor codes of vectors. *Bytes* are those that "
     "the budget holds, *grown* is the growth of the process. Rates and times measured beside other work "
-    "(*load* above 3) say little. A peer is drawn at the growth of its process.",
+    "(*load* above 3) say little. A peer is drawn at the growth of its process. *Before* is an earlier "
+    "version, whose rows are in NAME-before.jsonl.",
     content=content,
     rows=lambda page: [{"row": row} for row in rows_of(page)],
     options=(Option("--lists", (), "list sizes of the curves", int),),

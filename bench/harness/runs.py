@@ -63,11 +63,13 @@ def velo_job(
     share_of(share)
     memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
     chosen: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
-    options = BuildOptions(search_memory=share, **chosen).for_vectors(dataset.n, dataset.dim)
-    if plan != "links_on_disk" and not options.page_links:
-        chosen["page_links"] = False
-    if options.page_codes:
-        chosen["page_codes"] = True
+    by_budget = BuildOptions(search_memory=share, **chosen).for_vectors(dataset.n, dataset.dim)
+    usual = BuildOptions(**chosen).for_vectors(dataset.n, dataset.dim)
+    for name in (one.name for one in BuildOptions.public_fields() if one.name != "search_memory"):
+        if getattr(by_budget, name) != getattr(usual, name):
+            chosen[name] = getattr(by_budget, name)
+    if plan == "links_on_disk":
+        chosen.pop("page_links", None)
     if dataset.metric != "l2":
         chosen["metric"] = dataset.metric
     label = " ".join(["velo", share, f"{memory_bits}+{record_bits}", *(x for x in (io, plan) if x != "auto")])
