@@ -529,7 +529,7 @@ typedef struct velo_plan_options {
     uint32_t degree;               /* taken as it is */
     uint32_t memory_bits;          /* 0 = by the budget, or 4 */
     uint32_t record_bits;          /* UINT32_MAX = by the budget, or 10 in all */
-    uint32_t links_kept;           /* of the build; UINT32_MAX = 32, or the degree if that is less */
+    uint32_t links_kept;           /* of the build; UINT32_MAX = 32, 8 where codes do not fit, or the degree if that is less */
     int32_t page_links;            /* 1 or 0; negative = by the budget, or 1 */
     int32_t page_codes;            /* 1 or 0; negative = by the budget, or 0 */
     int32_t store_vectors;

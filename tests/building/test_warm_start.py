@@ -47,12 +47,13 @@ def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) ->
 
 
 @pytest.mark.parametrize(
-    ("metric", "page_links", "build_memory"),
+    ("metric", "page_links", "links_kept", "build_memory"),
     [
-        ("l2", True, None),
-        ("ip", False, None),
-        ("l2", False, APART),
-        ("ip", True, APART),
+        ("l2", True, 24, None),
+        ("ip", False, 24, None),
+        ("l2", False, 24, APART),
+        ("ip", True, 24, APART),
+        ("l2", False, 8, None),
         *(
             pytest.param(
                 *case,
@@ -60,16 +61,21 @@ def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) ->
                     guarded_by="tests/building/test_warm_start.py::test_a_warm_start_keeps_the_recall"
                 ),
             )
-            for case in (("l2", False, None), ("ip", True, None), ("l2", True, APART), ("ip", False, APART))
+            for case in (
+                ("l2", False, 24, None),
+                ("ip", True, 24, None),
+                ("l2", True, 24, APART),
+                ("ip", False, 24, APART),
+            )
         ),
     ],
 )
 def test_a_warm_start_keeps_the_recall(
-    tmp_path: Path, metric: Any, page_links: bool, build_memory: int | None
+    tmp_path: Path, metric: Any, page_links: bool, links_kept: int, build_memory: int | None
 ) -> None:
     rows = synthetic_vectors(ROWS + NEW + 200, DIM, seed=11)
     options = BuildOptions(
-        metric=metric, degree=24, links_kept=24, page_links=page_links, threads=1, calibrate=False
+        metric=metric, degree=24, links_kept=links_kept, page_links=page_links, threads=1, calibrate=False
     )
     build_shard(tmp_path / "former", as_source(rows[:ROWS]), options)
     gone = np.random.default_rng(1).choice(ROWS, NEW, replace=False)

@@ -70,6 +70,13 @@ def test_a_million_takes_what_was_measured(root: Path) -> None:
             assert plan.query_core_us == pytest.approx(row["cpu_us_per_query"], rel=0.1)
 
 
+def test_a_budget_below_codes_takes_at_most_380_bytes_on_disk() -> None:
+    for share in ("0.3%", "1%", "2%", "3%"):
+        plan = velo.size_plan(1_000_000, 128, memory=share)
+        assert plan.page_codes > 0
+        assert 370e6 < plan.disk_bytes["total"] <= 380e6
+
+
 def test_more_takes_more() -> None:
     plans = [velo.size_plan(rows, 128, memory="20%") for rows in (10**5, 10**6, 10**7, 10**8, 10**9)]
     for name in ("reads", "query_core_us", "build_core_s"):

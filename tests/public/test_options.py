@@ -178,3 +178,15 @@ def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -
     assert in_pages(search_memory="20%", page_links=True) is True
     assert in_pages(search_memory="20%", links_kept=0) is True
     assert in_pages(page_links=False) is False
+
+
+def test_a_budget_below_codes_keeps_few_links_on_disk() -> None:
+    def links(row_count: int = 1_000_000, **given: Any) -> int | None:
+        return BuildOptions(**given).for_vectors(row_count, 128).links_kept
+
+    assert links() == links(page_codes=True) == 32
+    assert links(search_memory="20%", page_codes=True) == 32
+    assert links(search_memory="2%") == links(search_memory="0.4%") == 8
+    assert links(search_memory="2%", degree=6) == 6
+    assert links(search_memory="2%", links_kept=32) == 32
+    assert links(search_memory="2%", page_codes=False) == 32

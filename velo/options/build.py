@@ -75,7 +75,9 @@ class BuildOptions:
     build_list_size: Annotated[int, "Candidates kept while a vertex is linked."] = 100
     alpha: Annotated[float, "Pruning; above 1 keeps longer links."] = 1.2
     links_kept: Annotated[
-        int | None, "Links a vertex that can be kept in memory; 32, or the degree if that is less."
+        int | None,
+        "Links a vertex that can be kept in memory; 32, or the degree if that is less. "
+        "8 if --search-memory has no room for codes.",
     ] = None
     page_links: Annotated[
         bool | None,

@@ -1018,7 +1018,7 @@ fn make_graph(builder: *Builder, n: u32, codes: *?quant.BuildCodes, diagnostic: 
         .last_us = base.nowMicros(),
     };
     if (try keeper.load_whole(n, builder.options.degree)) |built| return built;
-    if (builder.warm_start) |*warm_start| if (has_room_for(builder, warm_start)) {
+    if (builder.warm_start) |*warm_start| if (warm_start.has_lists and has_room_for(builder, warm_start)) {
         var built = try link_on(builder, warm_start, n, codes, diagnostic);
         errdefer built.deinit(builder.allocator);
         if (!builder.options.transient) try keeper.save_whole(&built);

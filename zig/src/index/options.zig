@@ -13,6 +13,9 @@ const Dtype = space.Dtype;
 
 /// Links a vertex in links.bin unless a build names a number.
 pub const links_usual = 32;
+/// The same of an index for budgets below vector codes: enough for the lists that vertices share where codes just fit
+/// (docs/decisions/0024).
+pub const links_below_codes = 8;
 
 /// Another device, which walks for one graph after the other while it is built.
 pub const Walker = struct {

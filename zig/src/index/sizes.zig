@@ -104,7 +104,6 @@ pub const Sizes = extern struct {
         const shape: Shape = .{ .n = (o.row_count + o.shards - 1) / o.shards, .dim = o.dim };
         const bounded = o.memory_bytes > 0;
         const budget: f64 = if (bounded) @floatFromInt(@max(1, o.memory_bytes / o.shards)) else std.math.inf(f64);
-        const built = if (o.links_kept == Options.open) @min(build_options.links_usual, o.degree) else o.links_kept;
 
         const memory_bits = if (o.memory_bits == 0) memory_bits_default else o.memory_bits;
         var split: Split = .{ .memory_bits = memory_bits, .record_bits = @min(base.limits.ranges.record_bits.max, bits_in_all - memory_bits) };
@@ -126,6 +125,8 @@ pub const Sizes = extern struct {
         const page_codes_least = Levels.of(shape, &build).bytes[0];
         // Of few rows codes may take less than the quantizer of page codes.
         const with_page_codes = if (o.page_codes < 0) codes_bytes > @max(budget, page_codes_least) else o.page_codes != 0;
+        const usual: u32 = if (with_page_codes and codes_bytes > budget) build_options.links_below_codes else build_options.links_usual;
+        const built = if (o.links_kept == Options.open) @min(usual, o.degree) else o.links_kept;
         var links_in_pages = o.page_links != 0;
         if ((bounded or with_page_codes) and o.page_links < 0) {
             const fit = with_page_codes or shape.links_fit(budget, split, links_least) or

@@ -21,8 +21,12 @@ pub const WarmStart = struct {
     removed_count: u32,
     /// Its pages hold its lists; else its links for memory do.
     in_pages: bool = true,
+    /// These are long enough for a graph that goes on from them.
+    has_lists: bool = true,
 
     pub const removed = std.math.maxInt(u32);
+    /// Lists of fewer than one in so many of the usual links are too short: vertices that stay would keep them.
+    const lists_share = 2;
 
     pub fn init(allocator: std.mem.Allocator, path: []const u8, rows: []const u32, options: *const options_room.Options, diagnostic: *Diagnostic) Error!WarmStart {
         var taken = try base.BitSet.init(allocator, @intCast(options.n));
@@ -37,10 +41,12 @@ pub const WarmStart = struct {
                 return error.InvalidArgument;
             }
         }
-        const in_pages = try has_lists_in_pages(allocator, path, diagnostic);
-        const own_path = try allocator.dupe(u8, path);
-        errdefer allocator.free(own_path);
-        return .{ .path = own_path, .rows = try allocator.dupe(u32, rows), .removed_count = removed_count, .in_pages = in_pages };
+        var warm_start: WarmStart = .{ .path = &.{}, .rows = &.{}, .removed_count = removed_count };
+        try warm_start.look_for_lists(allocator, path, diagnostic);
+        warm_start.path = try allocator.dupe(u8, path);
+        errdefer allocator.free(warm_start.path);
+        warm_start.rows = try allocator.dupe(u32, rows);
+        return warm_start;
     }
 
     pub fn deinit(self: *WarmStart, allocator: std.mem.Allocator) void {
@@ -148,12 +154,14 @@ pub const WarmStart = struct {
         return rows;
     }
 
-    fn has_lists_in_pages(allocator: std.mem.Allocator, path: []const u8, diagnostic: *Diagnostic) Error!bool {
+    fn look_for_lists(self: *WarmStart, allocator: std.mem.Allocator, path: []const u8, diagnostic: *Diagnostic) Error!void {
         var dir = std.fs.cwd().openDir(path, .{}) catch |err| return files.open_folder_error(path, err, diagnostic);
         defer dir.close();
         var parsed = try files.read_manifest(allocator, dir, path, diagnostic);
         defer parsed.deinit();
-        return parsed.value.page_links;
+        const m = &parsed.value;
+        self.in_pages = m.page_links;
+        self.has_lists = m.page_links or lists_share * m.links_built >= @min(options_room.links_usual, m.degree);
     }
 
     fn open(self: *const WarmStart, allocator: std.mem.Allocator, options: *const options_room.Options, diagnostic: *Diagnostic) Error!reader.Reader {

@@ -239,12 +239,25 @@ pub fn cells_looked(shared: *const Shared, filter: ?*const filter_room.Filter, w
 pub fn walk_list_size(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
     const size: f64 = @floatFromInt(parameters_file.list_size_filtered(parameters));
     const share = std.math.clamp(filter.estimate(), 1 / @as(f64, @floatFromInt(shared.reader.n())), 1);
-    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters.k)), @ceil(size * (1 - list_saved * @min(1, @log2(1 / share))))));
+    return @intFromFloat(@max(@as(f64, @floatFromInt(parameters.k)), @ceil(size * (1 - @min(list_saved_most, list_saved * @log2(1 / share))))));
 }
 
-/// The part of the list that the second list of a traversal saves: what it reads for its tables holds matches, too. Over
-/// sift100k recall 0.95 takes 32 entries without a filter, 24 if half of the rows pass, and 20 if a tenth does.
-const list_saved = 0.2;
+/// The part of the list that a filter saves each time it halves the rows that pass, and the most: the fewer pass, the more pages
+/// are within the list's bound, and those that are read for tables hold matches, too. With recall 0.95 it is 0.15 and 0.12 where
+/// half of the rows pass, 0.33 and 0.27 where a tenth does, and 0.22 and 0.20 where a hundredth does (sift100k and sift1m).
+const list_saved = 0.12;
+const list_saved_most = 0.22;
+
+/// The second list of a traversal of pages, of vertices that fail the filter or pass it. It is short where all pages with a match
+/// are seeds, since nothing need lead there. Elsewhere it is half of a list without a filter: over sift1m 10 entries read 8 % more
+/// pages than 30 where a tenth of the rows passes, over sift100k 7 % fewer.
+pub fn walk_leading_size(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) u32 {
+    if (lists_matches(shared, filter)) return leading_least;
+    return std.math.clamp(parameters_file.list_size_filtered(parameters) / 2, leading_least, leading_max);
+}
+
+const leading_least = 10;
+pub const leading_max = 30;
 
 /// The expected cost of a traversal of pages, as simulated (docs/decisions/0024).
 fn expected_of_walk(shared: *const Shared, filter: *const filter_room.Filter, parameters: *const Parameters) Cost {

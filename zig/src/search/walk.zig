@@ -31,9 +31,6 @@ const Filter = filter_room.Filter;
 const PageProducts = index.PageProducts;
 const assert = std.debug.assert;
 
-/// Vertices of the second list of a search with a filter. A list of 10 reads as many pages of 100,000 descriptors, and some more
-/// of a million.
-const leading_max = 30;
 /// Reads in flight for one query.
 const in_flight_max = 32;
 const in_flight_least = 2;
@@ -66,7 +63,7 @@ pub const Room = struct {
     pub fn init(allocator: std.mem.Allocator, reader: *const index.Reader) error{OutOfMemory}!Room {
         var seeds = try lists.List.init(allocator, parameters_file.list_size_max);
         errdefer seeds.deinit(allocator);
-        var leading = try lists.List.init(allocator, leading_max);
+        var leading = try lists.List.init(allocator, filter_plan.leading_max);
         errdefer leading.deinit(allocator);
         const of_pages = if (reader.page_products) |*found| found else return .{ .seeds = seeds, .leading = leading, .products = null };
         const codes = try base.alloc_untouched(allocator, u8, layout.page.table_max * of_pages.product.parts + codes_padding);
@@ -139,13 +136,14 @@ pub fn begin(search: *Search) void {
     const reader = search.shared.reader;
     const room = &search.room.walk.?;
     room.seeds.reset(1);
-    room.leading.reset(leading_max);
+    room.leading.reset(1);
     search.change(.{ .walk = .{ .room = room } });
     const walk = &search.state.walk;
     const filter = search.request.filter;
     if (filter) |one| {
         if (one.estimate() == 0) return; // exact, and nothing passes
         search.list.reset(filter_plan.walk_list_size(search.shared, one, &search.parameters));
+        room.leading.reset(filter_plan.walk_leading_size(search.shared, one, &search.parameters));
         if (filter_plan.plan_of(search.shared, one, &search.parameters) == .scan and read_matches(search, one)) return;
     }
     const products = if (reader.page_products) |*found| found else return rank(search, filter);
