@@ -90,8 +90,9 @@ def build(
     alpha : float
         Pruning. Above 1 it keeps longer links.
     links_kept : int, optional
-        Links of a vertex that an open index may keep in memory. Without it 32, or 8 if `search_memory`
-        has no room for codes, or `degree` where that is less. With 0 an index is always opened with its links on disk.
+        Links of a vertex that an open index may keep in memory. Without it 32, or 8 if `search_memory` has no
+        room for codes, or `degree` where that is less. With 0 an index is always opened with its links on
+        disk.
     page_links : bool, optional
         Whether pages hold links as well. An index needs that to be opened in less memory than its links take.
         Without links a page holds more records: an index of 128 dimensions is a fifth smaller, and a search
