@@ -189,4 +189,3 @@ def test_a_budget_below_codes_keeps_few_links_on_disk() -> None:
     assert links(search_memory="2%") == links(search_memory="0.4%") == 8
     assert links(search_memory="2%", degree=6) == 6
     assert links(search_memory="2%", links_kept=32) == 32
-    assert links(search_memory="2%", page_codes=False) == 32
