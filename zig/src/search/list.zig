@@ -324,27 +324,54 @@ pub const Results = struct {
     /// For a vertex that may be among the results already: then nothing changes.
     pub fn insert_once(self: *Results, vertex: u32, distance: f32) bool {
         if (!(distance <= self.reach())) return false;
-        for (self.slice()) |found| {
-            if (found.vertex == vertex) return false;
+        return !self.contains(vertex) and self.insert(vertex, distance);
+    }
+
+    fn contains(self: *const Results, vertex: u32) bool {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const together = 16;
+        var rest = self.slice();
+        while (rest.len >= together) : (rest = rest[together..]) {
+            var vertices: [together]u32 = undefined;
+            for (rest[0..together], &vertices) |found, *one| one.* = found.vertex;
+            if (@reduce(.Or, @as(@Vector(together, u32), vertices) == @as(@Vector(together, u32), @splat(vertex)))) return true;
         }
-        return self.insert(vertex, distance);
+        for (rest) |found| if (found.vertex == vertex) return true;
+        return false;
     }
 
     /// The vertex must not be among the results. True when it entered.
     pub inline fn insert(self: *Results, vertex: u32, distance: f32) bool {
         @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const one: Found = .{ .distance = distance, .vertex = vertex };
         if (self.len == self.limit) {
-            const last = self.items[self.len - 1];
-            if (distance > last.distance or (distance == last.distance and vertex > last.vertex)) return false;
+            if (!precedes(one, self.items[self.len - 1])) return false;
         } else self.len += 1;
         var at = self.len - 1;
-        while (at > 0) : (at -= 1) {
-            const before = self.items[at - 1];
-            if (before.distance < distance or (before.distance == distance and before.vertex < vertex)) break;
-            self.items[at] = before;
-        }
-        self.items[at] = .{ .distance = distance, .vertex = vertex };
+        // The search for the place and the move of all behind it are faster than single steps where these are many.
+        if (at > stepped_max) at = self.make_room(at, one);
+        while (at > 0 and precedes(one, self.items[at - 1])) : (at -= 1) self.items[at] = self.items[at - 1];
+        self.items[at] = one;
         return true;
+    }
+
+    /// The longest results whose items move in single steps.
+    const stepped_max = 128;
+
+    /// Moves the items behind `one` by one place, over the last, and returns the place of `one`.
+    noinline fn make_room(self: *Results, last: u32, one: Found) u32 {
+        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
+        const at = std.sort.lowerBound(Found, self.items[0..last], one, struct {
+            fn order(wanted: Found, found: Found) std.math.Order {
+                return if (precedes(found, wanted)) .gt else .lt;
+            }
+        }.order);
+        @memmove(self.items[at + 1 .. last + 1], self.items[at..last]);
+        return @intCast(at);
+    }
+
+    inline fn precedes(one: Found, other: Found) bool {
+        return one.distance < other.distance or (one.distance == other.distance and one.vertex < other.vertex);
     }
 
     pub fn slice(self: *const Results) []const Found {
@@ -469,6 +496,34 @@ test "results are the k best, ties by vertex" {
     var vertices: [3]u32 = undefined;
     for (results.slice(), &vertices) |found, *vertex| vertex.* = found.vertex;
     try testing.expectEqualSlices(u32, &.{ 2, 1, 4 }, &vertices);
+}
+
+test "long results are those of a sort, and hold a vertex once" {
+    const seed = testing.random_seed;
+    errdefer std.debug.print("seed={d}\n", .{seed});
+    var prng = std.Random.DefaultPrng.init(seed);
+    const random = prng.random();
+    var results = try Results.init(testing.allocator, 1000);
+    defer results.deinit(testing.allocator);
+    for ([_]u32{ Results.stepped_max, Results.stepped_max + 2, 700 }) |k| {
+        results.reset(k, random.uintAtMost(u32, 300));
+        var all: [2000]Found = undefined;
+        for (&all, 0..) |*one, i| one.* = .{ .vertex = @intCast(i), .distance = @floatFromInt(random.intRangeLessThan(i32, -99, 99)) };
+        random.shuffle(Found, &all);
+        for (all) |one| {
+            const near = one.distance <= results.reach();
+            try testing.expect(near or !results.insert(one.vertex, one.distance));
+            if (near) _ = results.insert_once(one.vertex, one.distance);
+            if (results.contains(one.vertex)) try testing.expect(!results.insert_once(one.vertex, one.distance));
+        }
+        std.mem.sort(Found, &all, {}, struct {
+            fn less(_: void, one: Found, other: Found) bool {
+                return Results.precedes(one, other);
+            }
+        }.less);
+        try testing.expectEqualSlices(Found, all[0..results.limit], results.slice());
+        try testing.expectEqual(all[k - 1].distance, results.bound());
+    }
 }
 
 test "results held beyond k do not move the bound" {
