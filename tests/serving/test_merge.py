@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +33,7 @@ def sharded(draw: st.DrawFn, strings: bool) -> tuple[list[Hits], int]:
     queries = draw(st.integers(0, 4))
     shards = draw(st.integers(1, 5))
     identities = iter(draw(st.permutations(range(shards * queries * 6 + 1))))
-    parts = []
+    parts, kind = [], pa.string() if strings else pa.int64()
     for _ in range(shards):
         width = draw(st.integers(1, 6))
         counts = np.array([draw(st.integers(0, width)) for _ in range(queries)], dtype=np.int64)
@@ -45,7 +48,7 @@ def sharded(draw: st.DrawFn, strings: bool) -> tuple[list[Hits], int]:
             distances[row, :count] = found
             mine = [next(identities) for _ in range(count)]
             ids[row, :count] = [f"id{one:04d}" for one in mine] if strings else mine
-            metadata.append([{"of": ids[row, place]} for place in range(count)])
+            metadata.append(pa.table({"of": pa.array(ids[row, :count].tolist(), kind)}))
         parts.append(
             Hits(
                 ids,
@@ -78,7 +81,7 @@ def test_merge_is_sort_and_cut(strings: bool) -> None:
             assert np.isinf(merged.distances[row, count:]).all()
             assert all(one is None or one == -1 for one in merged.ids[row, count:])
             assert merged.metadata is not None
-            assert [one["of"] for one in merged.metadata[row]] == [identity for _, identity in pairs]
+            assert merged.metadata[row]["of"].to_pylist() == [identity for _, identity in pairs]
         assert merged.reads == sum(part.reads for part in parts)
         assert merged.cache_hits == 2 * len(parts)
         assert merged.shared_reads == 3 * len(parts)
@@ -106,8 +109,19 @@ def test_padding_never_beats_a_hit_at_infinity() -> None:
 
 
 def test_metadata_is_none_unless_every_part_with_a_hit_has_it() -> None:
-    with_some = Hits(
-        *(getattr(hits([1], [1.0]), name) for name in ("ids", "distances", "counts")), metadata=[[{}]]
-    )
+    table = pa.table({"color": ["red"]})
+    with_some = replace(hits([1], [1.0]), metadata=[table])
     assert merge_top_k([with_some, hits([2], [2.0])], 2).metadata is None
-    assert merge_top_k([with_some, hits([], [], k=1)], 2).metadata == [[{}]]
+    assert merge_top_k([with_some, hits([], [], k=1)], 2).metadata == [table]
+
+
+def test_metadata_of_shards_that_store_a_column_differently() -> None:
+    plain = pa.array(["red"])
+    stored = [plain, pa.array(["blue"]).dictionary_encode(), pa.array(["green"], pa.large_string())]
+    parts = [
+        replace(hits([place], [3.0 - place]), metadata=[pa.table({"color": column})])
+        for place, column in enumerate(stored)
+    ]
+    merged = merge_top_k(parts, 2).metadata
+    assert merged is not None
+    assert merged[0].to_pylist() == [{"color": "green"}, {"color": "blue"}]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import velo
@@ -23,7 +24,7 @@ from tests.serving.fakes import ExactIndex
 from velo.errors import CorruptIndexError, NotAnIndexError, ReadOnlyError, SearchTimeoutError, VeloError
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import QueueFullError, RemoteError, ShardNotHereError, ShardUnavailableError
-from velo_serving.protocol.hits import Costs, concat_hits, rows_of_hits, with_rows
+from velo_serving.protocol.hits import Costs, concat_hits, rows_of_hits
 from velo_serving.protocol.types import Failure, Hits, SearchRequest, ShardReply
 from velo_serving.shard.shard import LIGHT_FIRST_S, PART_FILTERED, PART_HITS, PART_QUERIES, PART_S, Shard
 
@@ -112,7 +113,6 @@ def test_many_queries_are_split_and_their_results_joined(tmp_path: Path) -> None
         assert [call["queries"] for call in index.calls] == [size] * (len(rows) // size) + [7]
         assert isinstance(reply, Hits)
         assert reply.reads == 3 * len(rows)
-        whole = with_rows(reply)
         for row in (0, 63, 64, 127, 128, len(rows) - 1):
             one = answer(
                 shard,
@@ -123,8 +123,8 @@ def test_many_queries_are_split_and_their_results_joined(tmp_path: Path) -> None
                 ),
             )
             assert ids(reply)[row] == ids(one)[0]
-            if whole.metadata is not None:
-                assert whole.metadata[row] == [{"parity": one % 2} for one in ids(reply)[row]]
+            if reply.metadata is not None:
+                assert reply.metadata[row]["parity"].to_pylist() == [one % 2 for one in ids(reply)[row]]
 
 
 @pytest.mark.parametrize(("k", "size"), [(10, PART_QUERIES), (100, 10), (PART_HITS, 1), (2000, 1)])
@@ -346,12 +346,11 @@ def test_deadlines_are_rounded_up(tmp_path: Path) -> None:
         assert index.calls[-1]["timeout_s"] == (None if taken is None else pytest.approx(taken))
 
 
-def test_metadata_comes_as_tables_and_becomes_rows(tmp_path: Path) -> None:
+def test_metadata_comes_as_tables(tmp_path: Path) -> None:
     shard, _ = opened(tmp_path)
     reply = answer(shard, ask(3, return_metadata=("parity",)))
     assert isinstance(reply, Hits)
-    assert reply.metadata is None
-    assert with_rows(reply).metadata == [[{"parity": one % 2} for one in ids(reply)[0]]]
+    assert reply.metadata == [pa.table({"parity": [one % 2 for one in ids(reply)[0]]})]
 
 
 def test_health_tells_what_is_served(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
@@ -38,7 +39,7 @@ class Rows(CommandedChannel):
             ids=np.concatenate([part.ids for part in parts]),
             distances=np.concatenate([part.distances for part in parts]),
             counts=np.concatenate([part.counts for part in parts]),
-            metadata=[[{"row": int(one)} for one in ids] for ids, _ in found],
+            metadata=[pa.table({"row": ids}) for ids, _ in found],
         )
 
 

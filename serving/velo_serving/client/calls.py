@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -222,7 +223,7 @@ def _answer_of(response: httpx.Response, k: int | None = None) -> tuple[Hits, Se
             ids,
             distances,
             counts,
-            status.get("metadata"),
+            _tables_of(status.get("metadata")),
             groups=groups and [[(one["value"], one["size"]) for one in row] for row in groups],
             vectors=_vectors_of(status.get("vectors"), width),
             scores=_scores_of(status.get("scores"), width),
@@ -247,6 +248,16 @@ def _hits_of_arrow(table: pa.Table, query_count: int, k: int | None) -> Hits:
         vectors = np.full((len(counts), width, dim), np.nan, np.float32)
         vectors[query[real], rank[real]] = np.asarray(pc.list_flatten(lists)).reshape(-1, dim)
     return Hits(ids, distances, counts, vectors=vectors)
+
+
+def _tables_of(metadata: Sequence[list[dict[str, Any]]] | None) -> list[pa.Table] | None:
+    """The rows of each query as a table; a column has one type in all of them."""
+    if metadata is None:
+        return None
+    rows = [row for part in metadata for row in part]
+    whole = pa.Table.from_pylist(rows) if rows else pa.table({})
+    ends = itertools.accumulate(map(len, metadata))
+    return [whole.slice(end - len(part), len(part)) for end, part in zip(ends, metadata, strict=True)]
 
 
 def _vectors_of(

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from velo_serving.gateway.bodies import JSON
 from velo_serving.protocol.errors import NotAcceptableError
-from velo_serving.protocol.hits import ROWS_AT_ONCE, costs_of
+from velo_serving.protocol.hits import ROWS_AT_ONCE, costs_of, joined, plain
 from velo_serving.protocol.types import Answer
 from velo_serving.transport.codec import stream_of
 
@@ -66,8 +66,6 @@ def _to_json(answer: Answer, took_ms: float) -> bytes:
         "ids": hits.ids.tolist(),
         "distances": hits.distances.tolist(),
     }
-    if hits.metadata is not None:
-        fields["metadata"] = hits.metadata
     if hits.vectors is not None:
         fields["vectors"] = [_vectors_of(row) for row in hits.vectors]
     if hits.scores is not None:
@@ -78,6 +76,8 @@ def _to_json(answer: Answer, took_ms: float) -> bytes:
     pieces = [
         b'"%s":[%s]' % (name.encode(), b",".join(map(_list, rows, counts))) for name, rows in fields.items()
     ]
+    if hits.metadata is not None:
+        pieces.append(b'"metadata":[%s]' % b",".join(map(_rows, hits.metadata)))
     return b"{%s,%s" % (b",".join(pieces), _json(rest | _status(answer, took_ms))[1:])
 
 
@@ -87,6 +87,11 @@ def _list(row: Sequence[Any], count: int) -> bytes:
     return b"[%s]" % b",".join(
         [_json(row[start : min(start + ROWS_AT_ONCE, count)])[1:-1] for start in starts]
     )
+
+
+def _rows(table: pa.Table) -> bytes:
+    batches = table.to_batches(ROWS_AT_ONCE)
+    return b"[%s]" % b",".join([_json(batch.to_pylist())[1:-1] for batch in batches if batch.num_rows])
 
 
 def _json(value: Any) -> bytes:
@@ -136,7 +141,7 @@ def _to_arrow(answer: Answer, took_ms: float) -> bytes:
         columns["value"] = pa.array([value for _, value in each])
     table = pa.table(columns)
     if hits.metadata is not None:
-        extra = pa.Table.from_pylist([dict(row) for rows in hits.metadata for row in rows])
+        extra = plain(joined(hits.metadata))
         for name in extra.column_names:
             label = name if name not in columns else f"metadata.{name}"
             table = table.append_column(label, extra.column(name))

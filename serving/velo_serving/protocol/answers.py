@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from velo import GroupedResult, RangeResult, SearchResult
 from velo.results import Served
-from velo_serving.protocol.hits import costs_of, is_hit, with_rows
+from velo_serving.protocol.hits import costs_of, is_hit, joined
 from velo_serving.protocol.types import Answer, Hits, SearchRequest
 
 
 def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchResult | RangeResult:
     failures = [one.to_dict() for one in answer.failures]
     served = Served(took_ms, answer.shards_answered, answer.shards_total, failures)
-    hits = with_rows(answer.hits)
+    hits = answer.hits
     if request.radius is not None:
         return ranges_result(hits, served)
     if request.group_by is not None:
@@ -26,14 +24,13 @@ def result_of(answer: Answer, request: SearchRequest, took_ms: float) -> SearchR
 
 
 def nearest_result(hits: Hits, served: Served, *, single: bool = False) -> SearchResult:
-    tables = _tables(hits.metadata)
     first = 0 if single else slice(None)
     return SearchResult(
         ids=hits.ids[first],
         distances=hits.distances[first],
         counts=hits.counts.astype(np.uint32),
         stats=_shares(hits),
-        metadata=None if tables is None else tables[first],
+        metadata=None if hits.metadata is None else hits.metadata[first],
         served=served,
         vectors=None if hits.vectors is None else hits.vectors[first],
         scores=None if hits.scores is None else hits.scores[first],
@@ -61,14 +58,13 @@ def groups_result(
             sizes[query, place] = size
             start += size
     values = [[value for value, _ in row] for row in groups]
-    tables = _tables(hits.metadata)
     first = 0 if single else slice(None)
     return GroupedResult(
         ids=ids[first],
         distances=distances[first],
         counts=np.array([len(row) for row in values], np.uint32),
         stats=_shares(hits),
-        metadata=None if tables is None else tables[first],
+        metadata=None if hits.metadata is None else hits.metadata[first],
         group_sizes=sizes,
         groups=values[first],
         complete=np.array([len(row) >= k for row in values], bool),
@@ -80,14 +76,13 @@ def groups_result(
 def ranges_result(hits: Hits, served: Served) -> RangeResult:
     """All within a radius: rows that are padded to the longest become one after another."""
     kept = is_hit(hits)
-    rows = None if hits.metadata is None else [row for part in hits.metadata for row in part]
     return RangeResult(
         lims=np.concatenate([[0], np.cumsum(hits.counts)]).astype(np.int64),
         distances=hits.distances[kept],
         ids=hits.ids[kept],
         limited=np.asarray(hits.limited, np.bool_),
         stats=_shares(hits),
-        metadata=None if rows is None else _table(rows),
+        metadata=None if hits.metadata is None else joined(hits.metadata),
         served=served,
         vectors=None if hits.vectors is None else hits.vectors[kept],
     )
@@ -97,15 +92,3 @@ def _shares(hits: Hits) -> dict[str, Any]:
     """Shards count for a request as a whole; each query gets its share."""
     count = len(hits.counts)
     return {name: np.full(count, total / max(1, count)) for name, total in costs_of([hits]).items()}
-
-
-def _tables(metadata: Sequence[Sequence[Mapping[str, Any]]] | None) -> list[pa.Table] | None:
-    if metadata is None:
-        return None
-    whole = _table([row for part in metadata for row in part])
-    ends = np.cumsum([len(part) for part in metadata]).tolist()
-    return [whole.slice(end - len(part), len(part)) for end, part in zip(ends, metadata, strict=True)]
-
-
-def _table(rows: list[Mapping[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist([dict(row) for row in rows]) if rows else pa.table({})

@@ -1,15 +1,16 @@
-"""Hits of one shard: their metadata as rows, and several parts as one."""
+"""Hits of one shard, and several parts as one."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from velo_serving.protocol.types import Hits, MetadataRow, ShardReply
+from velo_serving.protocol.types import Hits, ShardReply
 
 #: What queries cost, by the names that it has in ``Hits``.
 COSTS: Final = ("reads", "bytes_read", "shared_reads", "cache_hits")
@@ -39,9 +40,7 @@ ROWS_AT_ONCE: Final = 256
 
 def is_large(*parts: Hits) -> bool:
     """Whether to convert hits in a thread."""
-    rows = sum(
-        int(part.counts.sum()) for part in parts if part.tables is not None or part.metadata is not None
-    )
+    rows = sum(int(part.counts.sum()) for part in parts if part.metadata is not None)
     return rows > ROWS_INLINE_MAX or sum(part.distances.size for part in parts) > HITS_INLINE_MAX
 
 
@@ -61,15 +60,26 @@ def costs_of(parts: Iterable[Hits]) -> dict[str, Any]:
     return {name: sum([getattr(part, name) for part in held]) for name in COSTS}
 
 
-def rows_of_table(table: Any) -> list[MetadataRow]:
-    """The rows of an Arrow table, piece by piece: pyarrow lets no other thread run within one."""
-    return [row for batch in table.to_batches(ROWS_AT_ONCE) for row in batch.to_pylist()]
+def plain(table: pa.Table) -> pa.Table:
+    """A table with the values of columns that are dictionaries."""
+    kinds: list[Any] = [
+        kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types
+    ]
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
 
 
-def with_rows(hits: Hits) -> Hits:
-    if hits.tables is None:
-        return hits
-    return dataclasses.replace(hits, metadata=[rows_of_table(table) for table in hits.tables], tables=None)
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables as one; shards may disagree on the type of a column."""
+    if all(one.schema == tables[0].schema for one in tables):
+        return pa.concat_tables(tables)
+    return pa.concat_tables(map(plain, tables), promote_options="permissive")
+
+
+def rows_at(places: Sequence[tuple[pa.Table, int]]) -> pa.Table:
+    """Rows of tables, of which there is at least one, as a table."""
+    tables = {id(table): table for table, _ in places}
+    starts = dict(zip(tables, itertools.accumulate(map(len, tables.values()), initial=0), strict=False))
+    return joined(list(tables.values())).take([starts[id(table)] + row for table, row in places])
 
 
 def concat_hits(parts: Sequence[Hits]) -> Hits:
@@ -89,7 +99,6 @@ def concat_hits(parts: Sequence[Hits]) -> Hits:
         limited=None
         if parts[0].limited is None
         else np.concatenate([part.limited for part in parts if part.limited is not None]),
-        tables=None if parts[0].tables is None else [one for part in parts for one in part.tables or ()],
         scores=None
         if parts[0].scores is None
         else np.concatenate([_padded(part.scores, width, 0) for part in parts]),

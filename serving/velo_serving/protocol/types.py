@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from velo import errors as velo_errors
 from velo.errors import FilterError, VeloError
@@ -19,7 +20,6 @@ from velo_serving.protocol.requests import SearchRequest as SearchRequest
 
 #: int64 with -1 where there is no hit, or objects: strings with None where there is no hit.
 IdArray: TypeAlias = npt.NDArray[Any]
-MetadataRow: TypeAlias = Mapping[str, Any]
 Fault: TypeAlias = Literal["caller", "shard", "deadline"]
 
 #: What a shard does to its rows, and to its files.
@@ -47,23 +47,22 @@ class Hits:
     """The nearest vectors of every query of a request, from one shard or merged.
 
     ``ids`` and ``distances`` have the shape (query_count, k), ``counts`` the number of hits of each query,
-    and ``metadata`` a dict for each hit. ``groups`` has (value, hits) of each group of each query; the row of
-    hits holds one group after another. ``limited`` says whether there may be more within the radius.
-    ``tables`` is metadata as Arrow tables, before ``hits.with_rows``. ``vectors`` are NaN where missing;
-    ``scores`` of a full-text search descend. Costs are sums over all queries.
+    and ``metadata`` a table with a row for each hit of a query. ``groups`` has (value, hits) of each group of
+    each query; the row of hits holds one group after another. ``limited`` says whether there may be more
+    within the radius. ``vectors`` are NaN where missing; ``scores`` of a full-text search descend. Costs are
+    sums over all queries.
     """
 
     ids: IdArray
     distances: npt.NDArray[np.float32]
     counts: npt.NDArray[np.int64]
-    metadata: list[list[MetadataRow]] | None = None
+    metadata: list[pa.Table] | None = None
     reads: int = 0
     bytes_read: int = 0
     shared_reads: int = 0
     cache_hits: int = 0
     groups: list[list[tuple[Any, int]]] | None = None
     limited: npt.NDArray[np.bool_] | None = None
-    tables: list[Any] | None = None
     vectors: npt.NDArray[np.float32] | None = None
     scores: npt.NDArray[np.float32] | None = None
 

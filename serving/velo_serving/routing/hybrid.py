@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from msgspec import structs
 
 from velo.results import Fuses, fused
-from velo_serving.protocol.hits import costs_of, ids_of_hits, is_hit, no_hits
+from velo_serving.protocol.hits import costs_of, ids_of_hits, is_hit, no_hits, rows_at
 from velo_serving.protocol.loops import converted
-from velo_serving.protocol.types import Answer, Failure, Hits, MetadataRow, SearchRequest, ShardFailure
+from velo_serving.protocol.types import Answer, Failure, Hits, SearchRequest, ShardFailure
 from velo_serving.routing.router import Router, refusal_of
 
 #: Asks all shards, by vectors or by words.
@@ -84,7 +85,9 @@ def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[
     ids, distances = no_hits(count, k, strings=strings)
     scores = np.zeros((count, k), np.float32)
     counts = np.zeros(count, np.int64)
-    metadata: list[list[MetadataRow]] | None = None if request.return_metadata is None else []
+    lists = [one for one in (near, words) if one.counts.any()]
+    lists = [] if any(one.metadata is None for one in lists) else lists
+    metadata: list[pa.Table] = []
     missing: dict[int, list[Any]] = {}
     for row in range(count):
         of_near = near.ids[row, : near.counts[row]].tolist()
@@ -107,17 +110,19 @@ def _fused(request: SearchRequest, near: Hits, words: Hits) -> tuple[Hits, dict[
         unknown = [one for one in chosen if one not in distance_of]
         if unknown:
             missing[row] = unknown
-        if metadata is not None:
-            metadata.append(_rows_of(chosen, row, (of_near, near), (of_words, words)))
-    return Hits(ids, distances, counts, metadata, scores=scores), missing
+        if lists:
+            metadata.append(_rows_of(chosen, row, lists))
+    return Hits(ids, distances, counts, metadata or None, scores=scores), missing
 
 
-def _rows_of(chosen: Sequence[Any], row: int, *lists: tuple[Sequence[Any], Hits]) -> list[MetadataRow]:
-    of_id: dict[Any, MetadataRow] = {}
-    for ids, hits in lists:
-        if hits.metadata is not None:
-            of_id |= zip(ids, hits.metadata[row], strict=True)
-    return [of_id.get(one, {}) for one in chosen]
+def _rows_of(chosen: Sequence[Any], row: int, lists: Sequence[Hits]) -> pa.Table:
+    tables = [hits.metadata[row] for hits in lists if hits.metadata is not None]
+    of_id = {
+        one: (table, place)
+        for hits, table in zip(lists, tables, strict=True)
+        for place, one in enumerate(hits.ids[row, : hits.counts[row]].tolist())
+    }
+    return rows_at([of_id[one] for one in chosen]) if chosen else tables[0].slice(0, 0)
 
 
 def _take_distances(hits: Hits, rows: Sequence[int], found: Hits) -> None:

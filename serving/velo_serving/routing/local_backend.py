@@ -15,9 +15,8 @@ from msgspec import structs
 from velo_serving.catalog.collection import Collection
 from velo_serving.catalog.launcher import About, start_generation
 from velo_serving.catalog.records import Place
-from velo_serving.protocol.hits import Costs, is_large, rows_of_hits, with_rows
+from velo_serving.protocol.hits import Costs, rows_of_hits
 from velo_serving.protocol.limits import RouterLimits
-from velo_serving.protocol.loops import converted
 from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Hits, SearchRequest, ShardHealth, ShardReply
 from velo_serving.routing.backend import Backend
@@ -43,7 +42,7 @@ class LocalChannel:
         """Search in this event loop; canceling the future cancels the search."""
         if len(request.queries) == 1 and is_plain(request):
             return self._together.add(request, timeout_s)
-        return asyncio.ensure_future(self._search(request, timeout_s))
+        return asyncio.ensure_future(self.shard.search(request, timeout_s))
 
     def _ask_each(
         self, requests: Sequence[SearchRequest], futures: Sequence[Waiting], timeout_s: float
@@ -65,12 +64,6 @@ class LocalChannel:
             return
         for row, future in enumerate(futures):
             future.withdraw, future.place = asked.cancel, row
-
-    async def _search(self, request: SearchRequest, timeout_s: float) -> ShardReply:
-        reply = await self.shard.search(request, timeout_s)
-        if isinstance(reply, Hits):
-            return await converted(with_rows, reply) if is_large(reply) else with_rows(reply)
-        return reply
 
     async def health(self) -> ShardHealth:
         """Return the health of the shard; in a thread, because it may have to open the index again."""

@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from msgspec import structs
 
 from velo.filters import And, Compare, Expr, from_dict, from_sql, to_dict
-from velo_serving.protocol.hits import costs_of, is_hit, no_hits
-from velo_serving.protocol.types import Answer, FilterForm, Hits, IdArray, MetadataRow, SearchRequest
+from velo_serving.protocol.hits import costs_of, is_hit, joined, no_hits, rows_at
+from velo_serving.protocol.types import Answer, FilterForm, Hits, IdArray, SearchRequest
 
 #: The number of hits up to which one query is merged without padding.
 SMALL_MAX = 400
@@ -66,7 +67,7 @@ def merge_top_k(parts: Sequence[Hits], k: int) -> Hits:
         ids=merged_ids,
         distances=merged_distances,
         counts=counts,
-        metadata=_merge_metadata(parts, order, counts),
+        metadata=_merge_metadata(parts, order, counts, valid),
         **costs_of(parts),
     )
 
@@ -89,23 +90,12 @@ def _merge_small(parts: Sequence[Hits], k: int) -> Hits:
     if count < k:
         merged_ids = np.concatenate([merged_ids, np.full(k - count, nothing, merged_ids.dtype)])
         merged_distances = np.concatenate([merged_distances, np.full(k - count, np.inf, np.float32)])
-    metadata: list[list[MetadataRow]] | None = None
-    if not _lacks_metadata(parts):
-        of_hits = [row for part in parts if part.metadata is not None for row in part.metadata[0]]
-        metadata = [[of_hits[place] for place in order.tolist()]]
     return Hits(
         ids=merged_ids[None],
         distances=merged_distances[None],
         counts=np.array([count], dtype=np.int64),
-        metadata=metadata,
+        metadata=_merge_metadata(parts, order[None], [count]),
         **costs_of(parts),
-    )
-
-
-def _lacks_metadata(parts: Sequence[Hits]) -> bool:
-    """Whether a part with hits has no metadata, or no part has any."""
-    return any(part.metadata is None and bool(part.counts.any()) for part in parts) or all(
-        part.metadata is None for part in parts
     )
 
 
@@ -126,22 +116,29 @@ def _order_object(
 
 
 def _merge_metadata(
-    parts: Sequence[Hits], order: npt.NDArray[np.intp], counts: npt.NDArray[np.int64]
-) -> list[list[MetadataRow]] | None:
-    if _lacks_metadata(parts):
+    parts: Sequence[Hits],
+    order: npt.NDArray[np.intp],
+    counts: Sequence[int] | npt.NDArray[np.int64],
+    valid: npt.NDArray[np.bool_] | None = None,
+) -> list[pa.Table] | None:
+    """The metadata of merged hits, or None if a part with hits has none.
+
+    ``order`` has places among the hits of all parts, or with ``valid`` among hits and padding.
+    """
+    given = [part.metadata for part in parts if part.metadata is not None]
+    if not given or any(part.metadata is None and part.counts.any() for part in parts):
         return None
-    merged: list[list[MetadataRow]] = []
+    merged = []
     for row, count in enumerate(counts):
-        rows: list[Any] = []
-        for part in parts:
-            found = () if part.metadata is None else part.metadata[row]
-            rows += [*found, *[None] * (part.distances.shape[1] - len(found))]
-        merged.append([rows[place] for place in order[row, :count]])
+        places = order[row, :count]
+        if valid is not None:
+            places = np.cumsum(valid[row])[places] - 1
+        merged.append(joined([tables[row] for tables in given]).take(places))
     return merged
 
 
-#: (distance, whether the id is text, id, metadata): sorted by distance, then by id.
-_Hit: TypeAlias = tuple[float, bool, Any, "MetadataRow | None"]
+#: (distance, whether the id is text, id, table of the metadata and row): sorted by distance, then by id.
+_Hit: TypeAlias = tuple[float, bool, Any, tuple[pa.Table, int] | None]
 _Groups: TypeAlias = dict[Any, list[_Hit]]
 
 
@@ -246,10 +243,10 @@ def _groups_of(part: Hits, query: int) -> _Groups:
 def _row(part: Hits, query: int, start: int, stop: int) -> list[_Hit]:
     ids = part.ids[query, start:stop].tolist()
     distances = part.distances[query, start:stop].tolist()
-    rows = [None] * len(ids) if part.metadata is None else part.metadata[query][start:stop]
+    table = None if part.metadata is None else part.metadata[query]
     return [
-        (distance, isinstance(one, str), one, row)
-        for distance, one, row in zip(distances, ids, rows, strict=True)
+        (distance, isinstance(one, str), one, None if table is None else (table, row))
+        for row, (distance, one) in enumerate(zip(distances, ids, strict=True), start)
     ]
 
 
@@ -267,17 +264,20 @@ def _hits_of(merged: Sequence[_Groups], parts: Sequence[Hits]) -> Hits:
     width = max(1, int(counts.max(initial=1)))
     strings = any(part.ids.dtype == object for part in parts)
     ids, distances = no_hits(len(merged), width, strings=strings)
-    metadata: list[list[MetadataRow]] = []
+    with_metadata = [part.metadata for part in parts if part.metadata]
+    metadata: list[pa.Table] = []
     for query, groups in enumerate(merged):
         hits = [hit for group in groups.values() for hit in group]
         ids[query, : len(hits)] = [hit[2] for hit in hits]
         distances[query, : len(hits)] = [hit[0] for hit in hits]
-        metadata.append([hit[3] for hit in hits if hit[3] is not None])
+        if len(with_metadata) == len(parts):
+            places = [hit[3] for hit in hits if hit[3] is not None]
+            metadata.append(rows_at(places) if places else with_metadata[0][0].slice(0, 0))
     return Hits(
         ids=ids,
         distances=distances,
         counts=counts,
-        metadata=None if any(part.metadata is None for part in parts) else metadata,
+        metadata=metadata or None,
         **costs_of(parts),
         groups=[[(value, len(hits)) for value, hits in groups.items()] for groups in merged],
     )

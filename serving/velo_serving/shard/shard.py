@@ -468,14 +468,14 @@ def _of_words(result: Any) -> Hits:
     counts = np.asarray(result.counts, dtype=np.int64)
     real = np.arange(result.ids.shape[1])[None, :] < counts[:, None]
     distances = np.where(real, -result.scores, np.inf).astype(np.float32)
-    return _hits(result, np.asarray(result.ids), distances, counts, tables=result.metadata)
+    return _hits(result, np.asarray(result.ids), distances, counts, metadata=result.metadata)
 
 
 def _of_nearest(result: Any) -> Hits:
     """A ``velo.SearchResult`` of a matrix of queries."""
     counts = np.asarray(result.counts, dtype=np.int64)
     ids, distances = np.asarray(result.ids), np.asarray(result.distances, dtype=np.float32)
-    return _hits(result, ids, distances, counts, tables=result.metadata)
+    return _hits(result, ids, distances, counts, metadata=result.metadata)
 
 
 def _of_ranges(result: Any) -> Hits:
@@ -488,7 +488,8 @@ def _of_ranges(result: Any) -> Hits:
         starts = result.lims[:-1].tolist()
         tables = [result.metadata.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
     ids, distances = _in_rows(result.ids, result.distances, places)
-    return _hits(result, ids, distances, counts, tables=tables, limited=np.asarray(result.limited, np.bool_))
+    limited = np.asarray(result.limited, np.bool_)
+    return _hits(result, ids, distances, counts, metadata=tables, limited=limited)
 
 
 def _of_groups(result: Any) -> Hits:
@@ -502,7 +503,7 @@ def _of_groups(result: Any) -> Hits:
         list(zip(values, row.tolist(), strict=False))
         for values, row in zip(result.groups, sizes, strict=True)
     ]
-    return _hits(result, ids, distances, counts, tables=result.metadata, groups=groups)
+    return _hits(result, ids, distances, counts, metadata=result.metadata, groups=groups)
 
 
 def _in_rows(flat_ids: Any, flat_distances: Any, places: Any) -> tuple[Any, Any]:

@@ -19,13 +19,12 @@ import pyarrow as pa
 from velo.errors import InvalidArgumentError, VeloError
 from velo.filters import from_dict, to_dict
 from velo_serving.protocol.errors import ProtocolError
-from velo_serving.protocol.hits import COSTS, Costs, costs_of, rows_of_hits, rows_of_table
+from velo_serving.protocol.hits import COSTS, Costs, costs_of, joined, rows_of_hits
 from velo_serving.protocol.requests import SearchOptions, effort_of, options_of
 from velo_serving.protocol.types import (
     Failure,
     FilterForm,
     Hits,
-    MetadataRow,
     SearchRequest,
     ShardHealth,
     ShardReply,
@@ -251,8 +250,8 @@ def encode_hits(hits: Hits) -> tuple[bytes, list[bytes]]:
             column = pa.array(values, pa.uint64())
         group_bytes = stream_of(pa.table({"value": column}))
         pieces.append(group_bytes)
-    if hits.tables is not None:
-        table_bytes = stream_of(pa.concat_tables(hits.tables))
+    if hits.metadata:
+        table_bytes = stream_of(joined(hits.metadata))
         pieces.append(table_bytes)
     limited, lengths = hits.limited is not None, (len(group_bytes), len(table_bytes))
     head = encode(_Hits(rows, width, names, limited, sizes, *lengths, **costs_of([hits])))
@@ -295,7 +294,7 @@ def decode_hits(head: bytes, body: bytes) -> Hits:
         ids=ids,
         distances=distances,
         counts=counts,
-        metadata=None if not message.table_bytes else _rows_of(body[starts[5] :], hits_of_rows),
+        metadata=None if not message.table_bytes else _tables_of(body[starts[5] :], hits_of_rows),
         **{name: getattr(message, name) for name in COSTS},
         groups=None
         if message.group_sizes is None
@@ -405,15 +404,12 @@ def _holds_unreadable(kind: pa.DataType) -> bool:
     return any(map(_holds_unreadable, inner))
 
 
-def _rows_of(stream: bytes, counts: Sequence[int]) -> list[list[MetadataRow]]:
-    flat: list[MetadataRow] = rows_of_table(table_of(stream))
-    if len(flat) != sum(counts):
-        raise ProtocolError(f"{len(flat)} rows of metadata do not go with {sum(counts)} hits")
-    rows, start = [], 0
-    for count in counts:
-        rows.append(flat[start : start + count])
-        start += count
-    return rows
+def _tables_of(stream: bytes, counts: Sequence[int]) -> list[pa.Table]:
+    table = table_of(stream)
+    if len(table) != sum(counts):
+        raise ProtocolError(f"{len(table)} rows of metadata do not go with {sum(counts)} hits")
+    ends = itertools.accumulate(counts)
+    return [table.slice(end - count, count) for end, count in zip(ends, counts, strict=True)]
 
 
 def _groups_of(
