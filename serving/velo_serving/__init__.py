@@ -56,33 +56,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Access": "gateway.access",
-    "AsyncClient": "client.client",
-    "Backend": "routing.backend",
-    "Client": "client.client",
-    "Cluster": "on_ray.cluster",
-    "ClusterSearch": "on_ray.cluster",
-    "Collection": "catalog.collection",
-    "GatewayLimits": "protocol.limits",
-    "Generation": "routing.served",
-    "Pin": "catalog.collection",
-    "Router": "routing.router",
-    "RouterLimits": "protocol.limits",
-    "ServeOptions": "protocol.options",
-    "ServedCollection": "routing.served",
-    "VectorSearch": "on_ray.vector_search",
-    "build_on_ray": "on_ray.building",
-    "create_app": "gateway.app",
-    "open_local_backend": "routing.local_backend",
-    "read_collection": "catalog.collection",
-    "read_velo": "on_ray.datasets",
-    "serve_app": "on_ray.serve_app",
-    "serve_connected": "hosting.serve",
-    "serve_local": "hosting.serve",
-    "serve_ray": "hosting.serve",
-    "start_ray": "hosting.serve",
-    "stop_ray": "hosting.serve",
-    "write_velo": "on_ray.datasets",
+    name: home
+    for home, names in {
+        "catalog.collection": ("Collection", "Pin", "read_collection"),
+        "client.client": ("AsyncClient", "Client"),
+        "gateway.access": ("Access",),
+        "gateway.app": ("create_app",),
+        "hosting.serve": ("serve_connected", "serve_local", "serve_ray", "start_ray", "stop_ray"),
+        "on_ray.building": ("build_on_ray",),
+        "on_ray.cluster": ("Cluster", "ClusterSearch"),
+        "on_ray.datasets": ("read_velo", "write_velo"),
+        "on_ray.serve_app": ("serve_app",),
+        "on_ray.vector_search": ("VectorSearch",),
+        "protocol.limits": ("GatewayLimits", "RouterLimits"),
+        "protocol.options": ("ServeOptions",),
+        "routing.backend": ("Backend",),
+        "routing.local_backend": ("open_local_backend",),
+        "routing.router": ("Router",),
+        "routing.served": ("Generation", "ServedCollection"),
+    }.items()
+    for name in names
 }
 
 

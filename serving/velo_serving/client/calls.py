@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,12 @@ class Target:
     collection: str | None
     body_format: BodyFormat
 
+    def __post_init__(self) -> None:
+        if self.body_format not in get_args(BodyFormat):
+            raise InvalidArgumentError(
+                f"body_format is 'json' or 'arrow', not {self.body_format!r}", argument="body_format"
+            )
+
     @property
     def info(self) -> str:
         return "/v1/collections" if self.collection is None else f"/v1/collections/{self.collection}"
@@ -94,9 +100,8 @@ def json_call(path: str, fields: Mapping[str, Any], read: Callable[[Any], R]) ->
 
 
 def for_rows(path: str, fields: Mapping[str, Any]) -> Call[pa.Table]:
-    call = json_call(path, fields, dict)
-    headers = {**call.headers, "Accept": ARROW}
-    return Call("POST", path, _table_of, call.body, headers)
+    call: Call[Any] = json_call(path, fields, dict)
+    return replace(call, read=_table_of, headers={**call.headers, "Accept": ARROW})
 
 
 def _table_of(response: httpx.Response) -> pa.Table:
@@ -113,15 +118,11 @@ def search_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -
         if options["group_size"] == 1:
             options["group_size"] = None
     call, single = _call_of(target, queries, options)
-    return _with_read(call, partial(_nearest_of, k=k, group_size=group_size, single=single))
+    return replace(call, read=partial(_nearest_of, k=k, group_size=group_size, single=single))
 
 
 def range_call(target: Target, queries: npt.ArrayLike | None, **options: Any) -> Call[RangeResult]:
-    return _with_read(_call_of(target, queries, options)[0], _ranges_of)
-
-
-def _with_read(call: Call[Any], read: Callable[[httpx.Response], R]) -> Call[R]:
-    return Call(call.method, call.path, read, call.body, call.headers, call.params)
+    return replace(_call_of(target, queries, options)[0], read=_ranges_of)
 
 
 def _call_of(
@@ -214,9 +215,12 @@ def _answer_of(response: httpx.Response, k: int | None = None) -> tuple[Hits, Se
         width = k or int(counts.max(initial=1))
         given, strings = status["ids"], any(isinstance(one, str) for row in status["ids"] for one in row)
         ids, distances = no_hits(len(counts), width, strings=strings)
+        scores = None if status.get("scores") is None else np.zeros_like(distances)
         for query, row in enumerate(given):
             ids[query, : len(row)] = row
             distances[query, : len(row)] = status["distances"][query]
+            if scores is not None:
+                scores[query, : len(row)] = status["scores"][query]
         distances[np.isnan(distances)] = np.inf  # null: a full-text search has no distances
         groups = status.get("groups")
         hits = Hits(
@@ -226,7 +230,7 @@ def _answer_of(response: httpx.Response, k: int | None = None) -> tuple[Hits, Se
             _tables_of(status.get("metadata")),
             groups=groups and [[(one["value"], one["size"]) for one in row] for row in groups],
             vectors=_vectors_of(status.get("vectors"), width),
-            scores=_scores_of(status.get("scores"), width),
+            scores=scores,
         )
     costs = {name: status.get("stats", {}).get(name, 0) for name in COSTS}
     hits = replace(hits, limited=status.get("limited"), **costs)
@@ -272,15 +276,6 @@ def _vectors_of(
             if one is not None:
                 vectors[query, place] = one
     return vectors
-
-
-def _scores_of(rows: Sequence[Sequence[float]] | None, k: int) -> npt.NDArray[np.float32] | None:
-    if rows is None:
-        return None
-    scores = np.zeros((len(rows), k), np.float32)
-    for query, row in enumerate(rows):
-        scores[query, : len(row)] = row
-    return scores
 
 
 def _query_text(value: Any) -> str:

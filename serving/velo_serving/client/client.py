@@ -9,10 +9,10 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from velo import errors as velo_errors
 from velo.errors import InvalidArgumentError, MissingDependencyError, VeloError
@@ -44,16 +44,16 @@ class ConnectionFailedError(ServingError, ConnectionError):
 class Tries:
     """Decides after each try: take it, pause and try again, or raise. Both kinds of sending share it."""
 
-    def __init__(
-        self, retries: int, timeout_s: float, jitter: random.Random, url: str, request: Mapping[str, Any]
-    ) -> None:
-        self._request = request
-        self._left = retries
+    def __init__(self, settings: _Settings, call: Call[Any]) -> None:
+        self._request: dict[str, Any] = {"method": call.method, "url": call.path}
+        if call.body is not None:
+            self._request |= {"content": call.body, "headers": call.headers, "params": call.params}
+        self._left = settings.retries
         self._made = 0
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
-        self._jitter = jitter
-        self._url = url
+        self._timeout_s = settings.timeout_s
+        self._deadline = time.monotonic() + settings.timeout_s
+        self._jitter = settings.jitter
+        self._url = settings.url
 
     def arguments(self) -> dict[str, Any]:
         return {**self._request, "timeout": self.left_s()}
@@ -175,8 +175,8 @@ class _Settings:
             raise InvalidArgumentError(f"idle_s must not be negative, not {idle_s}", argument="idle_s")
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
-        self._retries = retries
-        self._jitter = random.Random()
+        self.retries = retries
+        self.jitter = random.Random()
         self.http: dict[str, Any] = {
             "base_url": self.url,
             "headers": {} if api_key is None else {"Authorization": f"Bearer {_plain_key(api_key)}"},
@@ -188,20 +188,6 @@ class _Settings:
             ),
             "trust_env": False,
         }
-
-    def tries(self, call: Call[Any]) -> Tries:
-        request: dict[str, Any] = {"method": call.method, "url": call.path}
-        if call.body is not None:
-            request |= {"content": call.body, "headers": dict(call.headers), "params": dict(call.params)}
-        return Tries(self._retries, self.timeout_s, self._jitter, self.url, request)
-
-
-def _target_of(collection: str | None, body_format: BodyFormat) -> Target:
-    if body_format not in get_args(BodyFormat):
-        raise InvalidArgumentError(
-            f"body_format is 'json' or 'arrow', not {body_format!r}", argument="body_format"
-        )
-    return Target(collection, body_format)
 
 
 def awaited(
@@ -233,7 +219,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._target = _target_of(collection, body_format)
+        self._target = Target(collection, body_format)
         self._settings = _Settings(url, timeout_s, retries, api_key, verify, connections_max, idle_s)
         self._transport = transport
         self._sleep = sleep
@@ -283,7 +269,7 @@ class AsyncClient:
                 return result
 
     async def _answer(self, call: Call[Any]) -> httpx.Response:
-        client, tries = self._client(), self._settings.tries(call)
+        client, tries = self._client(), Tries(self._settings, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
             try:
@@ -443,7 +429,7 @@ class Client(Requests):
                 return result
 
     def _answer(self, call: Call[Any]) -> httpx.Response:
-        client, tries = self._client(), self._settings.tries(call)
+        client, tries = self._client(), Tries(self._settings, call)
         while True:
             outcome: httpx.Response | httpx.HTTPError
             try:

@@ -47,20 +47,10 @@ class Access:
 
     Attributes
     ----------
-    api_keys : str or None
-        A file of keys; without one nobody is asked who they are.
-    cors_origins : tuple of str
-        Web pages of these origins may ask; ``"*"``: of any.
-    trusted_hosts : tuple of str
-        Values of the header ``Host`` that are served, with ``*`` for any text; empty: all.
-    publish_from : tuple of str
-        Folders and URLs below which builds are published; empty: any folder, and URLs that name no host.
-    ssl_certfile, ssl_keyfile, ssl_keyfile_password : str or None
-        Certificate, with those that vouch for it, and its key, as files in PEM.
-    ssl_ca_certs : str or None
-        Clients must show a certificate that one of these vouches for.
-    aliases : str or None
-        A file of other names of collections.
+    api_keys, cors_origins, trusted_hosts, publish_from, aliases
+        As in ``ServeOptions``.
+    ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs
+        As in ``ServeOptions``.
     """
 
     api_keys: str | None = None

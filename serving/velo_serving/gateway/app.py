@@ -326,7 +326,9 @@ class _Gate:
         with self._admitted(), served.hold() as now:
             looked: Looked = await operation.work(call, now)
         media_type = bodies.JSON if looked.rows is None else answer_type
-        return Response(written(looked, media_type), media_type=media_type)
+        encode = partial(written, looked, media_type)
+        big = looked.rows is not None and looked.rows.num_rows > ENCODE_ROWS_INLINE_MAX
+        return Response(await converted(encode) if big else encode(), media_type=media_type)
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:

@@ -23,7 +23,7 @@ from velo_serving.protocol.requests import (
     effort_of,
 )
 from velo_serving.routing import lookups
-from velo_serving.routing.lookups import Found, UnknownIds
+from velo_serving.routing.lookups import UnknownIds, look_up
 from velo_serving.routing.served import Generation
 from velo_serving.transport.codec import stream_of
 
@@ -131,26 +131,16 @@ def written(looked: Looked, media_type: str) -> bytes:
     return to_json({"rows": rows.to_pylist()} | fields, inf_nan_mode="null", bytes_mode="base64")
 
 
-def status_of(found: Found) -> dict[str, Any]:
-    return {
-        "shards_answered": found.shards_answered,
-        "shards_total": found.shards_total,
-        "partial": found.shards_answered < found.shards_total,
-        "failures": [one.to_dict() for one in found.failures],
-    }
-
-
 async def _count(call: Call, now: Generation) -> Looked:
     asked = parsed_lookup(CountBody, call)
-    found = await lookups.count(
-        now.router, asked.filter, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
-    )
-    return Looked({"count": found.value} | status_of(found))
+    arguments, timeout_s = {"filter": asked.filter}, seconds(asked.timeout_ms)
+    found = await look_up(now.router, "count", arguments, timeout_s, allow_partial=asked.allow_partial)
+    return Looked({"count": sum(int(reply["count"]) for _, reply in found.replies)} | found.status)
 
 
 async def _get(call: Call, now: Generation) -> Looked:
     asked = parsed_lookup(GetBody, call)
-    found = await lookups.get(
+    table, found = await lookups.get(
         now.router,
         asked.ids,
         asked.columns,
@@ -158,7 +148,7 @@ async def _get(call: Call, now: Generation) -> Looked:
         timeout_s=seconds(asked.timeout_ms),
         allow_partial=asked.allow_partial,
     )
-    return Looked(status_of(found), found.value)
+    return Looked(found.status, table)
 
 
 async def _rows(call: Call, now: Generation) -> Looked:
@@ -178,8 +168,8 @@ async def _explain(call: Call, now: Generation) -> Looked:
     asked = parsed_lookup(ExplainBody, call)
     check_dims([asked.vector], now.dim, "vector")
     arguments = {"query": asked.vector, "k": asked.k, "filter": asked.filter, **effort_of(asked)}
-    found = await lookups.explain(now.router, arguments, timeout_s=seconds(asked.timeout_ms))
-    return Looked({"shards": found.value} | status_of(found))
+    found = await look_up(now.router, "explain", arguments, seconds(asked.timeout_ms))
+    return Looked({"shards": found.by_shard} | found.status)
 
 
 LOOKUPS: Final = (

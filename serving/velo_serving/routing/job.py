@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,24 +17,16 @@ from velo.options import Fusion, fusion_of, texts_of
 from velo.results import RangeResult, SearchResult
 from velo_serving.protocol.answers import result_of
 from velo_serving.protocol.errors import ShuttingDownError
-from velo_serving.protocol.requests import EffortKeywords, shows_effort
-from velo_serving.protocol.types import FilterForm, SearchRequest
-from velo_serving.routing.served import ServedCollection
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-
-import asyncio
-import dataclasses
-from typing import Final
-
 from velo_serving.protocol.hits import concat_hits
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.loops import LoopThread
-from velo_serving.protocol.types import Answer
+from velo_serving.protocol.requests import EffortKeywords, shows_effort
+from velo_serving.protocol.types import Answer, FilterForm, SearchRequest
 from velo_serving.routing import hybrid
-from velo_serving.routing.served import Generation
+from velo_serving.routing.served import Generation, ServedCollection
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: A job waits for itself alone, and has its own idea of how long; it would rather wait than miss a part.
 JOB_LIMITS: Final = RouterLimits(
@@ -106,14 +100,7 @@ def queries_a_request(request: SearchRequest, dim: int) -> int:
 
 
 class JobSearches:
-    """The searches of a ``Cluster``; its router starts with the first.
-
-    Parameters
-    ----------
-    name : str
-    serve : callable
-        Makes the searched collection, in the loop of the router.
-    """
+    """The searches of a ``Cluster``; ``serve`` makes its collection, in the loop of the router, at the first."""
 
     def __init__(self, name: str, serve: Callable[[], ServedCollection]) -> None:
         self._name = name

@@ -14,7 +14,7 @@ from velo.errors import InvalidArgumentError
 from velo_serving.gateway.dashboard.directions import Directions
 from velo_serving.gateway.dashboard.embedding import Embedding
 from velo_serving.gateway.operations import ERRORS, Call, Operation
-from velo_serving.gateway.rows import Looked, parsed_lookup, status_of
+from velo_serving.gateway.rows import Looked, parsed_lookup
 from velo_serving.gateway.schemas import Status, check_dims, seconds
 from velo_serving.protocol.requests import AllowPartial, Ids, OneFilter, Timeout, check_ids
 from velo_serving.routing import lookups
@@ -116,14 +116,13 @@ class MapAnswer(Status, kw_only=True):
 def dashboard_routes(embedding: Embedding) -> tuple[Operation, ...]:
     async def info(call: Call, now: Generation) -> Looked:
         asked = parsed_lookup(InfoBody, call)
-        found = await lookups.info(
-            now.router, timeout_s=seconds(asked.timeout_ms), allow_partial=asked.allow_partial
-        )
-        columns: list[list[str]] = next((one["columns"] for one in found.value if one["columns"]), [])
-        shards = [{name: value for name, value in one.items() if name != "columns"} for one in found.value]
-        ids = next((one["ids"] for one in found.value if one["n"]), found.value[0]["ids"])
-        fields = {"shards": shards, "columns": columns, "ids": ids, "embeds": bool(embedding)}
-        return Looked(fields | status_of(found))
+        timeout_s = seconds(asked.timeout_ms)
+        found = await lookups.look_up(now.router, "info", {}, timeout_s, allow_partial=asked.allow_partial)
+        shards = found.by_shard
+        columns: list[list[str]] = [one.pop("columns") for one in shards]
+        ids = next((one["ids"] for one in shards if one["n"]), shards[0]["ids"])
+        fields = {"shards": shards, "columns": next(filter(None, columns), []), "ids": ids}
+        return Looked(fields | {"embeds": bool(embedding)} | found.status)
 
     async def embed(call: Call, now: Generation) -> Looked:
         asked = parsed_lookup(EmbedBody, call)
@@ -150,7 +149,7 @@ async def _map(call: Call, now: Generation) -> Looked:
     if asked.vector is not None:
         check_dims([asked.vector], now.dim, "vector")
     timeout_s = seconds(asked.timeout_ms)
-    found = await lookups.sample(
+    table, sample, rows, found = await lookups.sample(
         now.router,
         asked.filter,
         now.dim,
@@ -163,10 +162,9 @@ async def _map(call: Call, now: Generation) -> Looked:
     marked = np.empty((0, now.dim), np.float32)
     if asked.marks:
         marked = await lookups.vectors(now.router, asked.marks, now.dim, decoded=True, timeout_s=timeout_s)
-    table, sample, rows = found.value
     query = np.array([asked.vector or []], np.float32)
     points = await asyncio.to_thread(_placed, table, sample, marked, query, now.metric, asked.seed)
-    return Looked({"rows": rows, **points} | status_of(found))
+    return Looked({"rows": rows, **points} | found.status)
 
 
 def _placed(table: Any, sample: Any, marked: Any, query: Any, metric: str, seed: int) -> dict[str, Any]:
