@@ -100,7 +100,7 @@ def queries_a_request(request: SearchRequest, dim: int) -> int:
 
 
 class JobSearches:
-    """The searches of a ``Cluster``; ``serve`` makes its collection, in the loop of the router, at the first."""
+    """The searches of a ``Cluster``; ``serve`` makes the collection when the first one comes."""
 
     def __init__(self, name: str, serve: Callable[[], ServedCollection]) -> None:
         self._name = name
