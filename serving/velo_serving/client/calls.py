@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
@@ -136,7 +136,7 @@ def _call_of(
     }
     columns = fields.get("return_metadata")
     if columns is not None:
-        fields["return_metadata"] = _columns(columns)
+        fields["return_metadata"] = column_names(columns, "return_metadata")
     if queries is None and "ids" not in fields and "text" in fields:  # words alone
         return json_call(target.search, fields, dict), isinstance(fields["text"], str)
     if (queries is None) == ("ids" not in fields):
@@ -186,11 +186,11 @@ def fusion_field(given: Any) -> Any:
     return {"method": "rrf" if isinstance(fusion, RRF) else "weighted", **given_fields}
 
 
-def _columns(given: Any) -> list[str] | bool:
+def column_names(given: Any, argument: str) -> list[str] | bool:
     if isinstance(given, bool):
         return given
-    if not isinstance(given, Sequence):
-        raise InvalidArgumentError(f"columns are True or a list, not {given!r}", argument="return_metadata")
+    if not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"columns are True or a list, not {given!r}", argument=argument)
     return [given] if isinstance(given, str) else list(given)
 
 

@@ -22,6 +22,7 @@ from velo_serving.client.calls import (
     JSON,
     Call,
     Target,
+    column_names,
     for_rows,
     fusion_field,
     id_column,
@@ -233,7 +234,7 @@ class Requests(ABC):
         """
         fields = {
             "ids": np.atleast_1d(np.asarray(ids)).tolist(),
-            "columns": _names(columns),
+            "columns": column_names(columns, "columns"),
             "unknown": unknown,
             "timeout_s": timeout_s,
             "allow_partial": False,
@@ -269,7 +270,7 @@ class Requests(ABC):
             "filter": filter,
             "limit": limit,
             "after": after if as_py is None else as_py(),
-            "columns": _names(columns),
+            "columns": column_names(columns, "columns"),
             "timeout_s": timeout_s,
         }
         return self._send(for_rows(self._target.path("rows"), fields))
@@ -527,7 +528,3 @@ class Requests(ABC):
         """
         fields = {"path": str(path), "version": version}
         return self._send(json_call(self._target.path("publish"), fields, dict))
-
-
-def _names(columns: Sequence[str] | bool) -> list[str] | bool:
-    return columns if isinstance(columns, bool) else [columns] if isinstance(columns, str) else list(columns)

@@ -320,7 +320,7 @@ class _Gate:
         if served is None or operation.kind == "admin":
             return _json(await _uncanceled(operation.work(call, served)))
         if operation.kind == "write":
-            with self._admitted(), self._room_for(len(body)), served.hold() as now:
+            with self._admitted(written=len(body)), served.hold() as now:
                 return _json(await _uncanceled(operation.work(call, now)))
         answer_type = choose_type(request.headers.get("accept"), (bodies.JSON, bodies.ARROW))
         with self._admitted(), served.hold() as now:
@@ -330,16 +330,6 @@ class _Gate:
         big = looked.rows is not None and looked.rows.num_rows > ENCODE_ROWS_INLINE_MAX
         return Response(await converted(encode) if big else encode(), media_type=media_type)
 
-    @contextmanager
-    def _room_for(self, size: int) -> Iterator[None]:
-        if self._bytes_written + size > self._limits.writes_bytes_max:
-            raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
-        self._bytes_written += size
-        try:
-            yield
-        finally:
-            self._bytes_written -= size
-
     async def _body(self, request: Request) -> bytes:
         try:
             return await asyncio.wait_for(self._read(request), self._limits.body_read_s)
@@ -347,15 +337,19 @@ class _Gate:
             raise BodyTimeoutError(f"the body did not arrive within {self._limits.body_read_s:g} s") from None
 
     @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        """Count a request once its body has arrived, so that slow senders hold no slot."""
+    def _admitted(self, *, written: int = 0) -> Iterator[None]:
+        """Count a request, and bytes to write, once its body has arrived: slow senders hold no slot."""
         if self._requests >= self._limits.requests_max:
             raise QueueFullError(f"{self._requests} requests run, the limit is {self._limits.requests_max}")
+        if written and self._bytes_written + written > self._limits.writes_bytes_max:
+            raise QueueFullError(f"writes of {self._bytes_written} bytes are under way already")
         self._requests += 1
+        self._bytes_written += written
         try:
             yield
         finally:
             self._requests -= 1
+            self._bytes_written -= written
 
     async def _answer(
         self, request: Request, now: Generation, media_type: str, body: bytes, started: float

@@ -300,7 +300,7 @@ def _unfolded_bytes(array: Any) -> int:
         values = array.dictionary
         if pa.types.is_primitive(kind.value_type):
             return len(array) * 8
-        if _is_text(kind.value_type):
+        if str(kind.value_type) in ("string", "large_string", "binary", "large_binary"):
             lengths = pc.fill_null(pc.binary_length(values), 0)
             return int(pc.sum(pc.cast(lengths.take(array.indices), pa.int64())).as_py() or 0)
         return len(array) * _unfolded_bytes(values)
@@ -316,15 +316,6 @@ def _unfolded_bytes(array: Any) -> int:
     if pa.types.is_struct(kind):
         return sum(_unfolded_bytes(array.field(place)) for place in range(kind.num_fields))
     return int(array.nbytes)
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-    )
 
 
 def array_of_arrow(given: Any) -> Any:

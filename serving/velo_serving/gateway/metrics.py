@@ -10,8 +10,8 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -86,6 +86,19 @@ _HISTOGRAMS = (
 )
 
 
+#: Gauges, which are read at each scrape: labels, and how the values of several gateways become one.
+_GAUGES: tuple[tuple[str, str, tuple[str, ...], Literal["livesum", "livemin", "livemax"]], ...] = (
+    ("velo_build_info", "1; the labels say which velo answers.", ("version", "python"), "livemax"),
+    ("velo_gateways", "Gateways that answer on this port.", (), "livesum"),
+    ("velo_queries_admitted", "Queries admitted and not answered.", ("collection",), "livesum"),
+    ("velo_vectors", "Vectors in the collection.", ("collection",), "livemax"),
+    ("velo_shard_up", "1 if the shard can be asked.", _SHARD, "livemin"),
+    ("velo_shard_waiting_requests", "Requests waiting before a shard.", _SHARD, "livesum"),
+    ("velo_shard_calls_in_flight", "Calls a shard works on.", _SHARD, "livesum"),
+    ("velo_shard_memory_bytes", "Memory of the shard's index.", _SHARD, "livemax"),
+)
+
+
 class Metrics:
     """All metrics of a gateway, whose routers are observed from now on."""
 
@@ -99,13 +112,17 @@ class Metrics:
             name: _Children(Histogram(name, text, labels, buckets=buckets, registry=registry))
             for name, text, labels, buckets in _HISTOGRAMS
         }
+        self._gauges = {
+            name: Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
+            for name, text, labels, mode in _GAUGES
+        }
         self._folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        self._gauges = _Gauges(backend, registry, alone=self._folder is None)
+        self._backend = backend
         backend.observe(lambda name: _RouterObserver(self, name))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, of all gateways of this port."""
-        self._gauges.write()
+        self._write_gauges()
         if self._folder is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -116,8 +133,28 @@ class Metrics:
     async def keep(self) -> None:
         """Write gauges regularly, for the scrapes of other gateways."""
         while self._folder is not None:
-            self._gauges.write()
+            self._write_gauges()
             await asyncio.sleep(GAUGES_S)
+
+    def _write_gauges(self) -> None:
+        if self._folder is None:  # forget dropped collections; shared files keep them
+            for name, _, labels, _ in _GAUGES:
+                if labels:
+                    self._gauges[name].clear()
+        self._gauges["velo_build_info"].labels(velo.__version__, platform.python_version()).set(1)
+        self._gauges["velo_gateways"].set(1)
+        for served in self._backend.collections:
+            router = served.router
+            self._gauges["velo_queries_admitted"].labels(served.name).set(router.queries_admitted)
+            self._gauges["velo_vectors"].labels(served.name).set(served.rows)
+            for shard in router.shards():
+                for name, value in (
+                    ("velo_shard_up", shard.state == "up"),
+                    ("velo_shard_waiting_requests", shard.waiting_requests),
+                    ("velo_shard_calls_in_flight", shard.calls_in_flight),
+                    ("velo_shard_memory_bytes", 0 if shard.health is None else shard.health.memory_bytes),
+                ):
+                    self._gauges[name].labels(served.name, shard.name).set(value)
 
 
 class _Children(Generic[M]):
@@ -206,65 +243,6 @@ class _RouterObserver(Observer):
 
 def _said(failure: Failure) -> str:
     return f"{failure.kind}: {failure.message}"
-
-
-class _Gauge(NamedTuple):
-    """Gauges that are read from the routers at each scrape."""
-
-    name: str
-    documentation: str
-    labels: tuple[str, ...]
-    #: How several gateways' values become one.
-    mode: Literal["livesum", "livemin", "livemax"]
-
-
-_ADMITTED = _Gauge("velo_queries_admitted", "Queries admitted and not answered.", ("collection",), "livesum")
-_VECTORS = _Gauge("velo_vectors", "Vectors in the collection.", ("collection",), "livemax")
-_UP = _Gauge("velo_shard_up", "1 if the shard can be asked.", _SHARD, "livemin")
-_WAITING = _Gauge("velo_shard_waiting_requests", "Requests waiting before a shard.", _SHARD, "livesum")
-_IN_FLIGHT = _Gauge("velo_shard_calls_in_flight", "Calls a shard works on.", _SHARD, "livesum")
-_MEMORY = _Gauge("velo_shard_memory_bytes", "Memory of the shard's index.", _SHARD, "livemax")
-_GATEWAYS = _Gauge("velo_gateways", "Gateways that answer on this port.", (), "livesum")
-
-_BUILD = _Gauge("velo_build_info", "1; the labels say which velo answers.", ("version", "python"), "livemax")
-
-_GAUGES = (_BUILD, _GATEWAYS, _ADMITTED, _VECTORS, _UP, _WAITING, _IN_FLIGHT, _MEMORY)
-
-
-def _now(backend: Backend) -> Iterator[tuple[_Gauge, tuple[str, ...], float]]:
-    yield _BUILD, (velo.__version__, platform.python_version()), 1
-    yield _GATEWAYS, (), 1
-    for served in backend.collections:
-        yield _ADMITTED, (served.name,), served.router.queries_admitted
-        yield _VECTORS, (served.name,), served.rows
-        for shard in served.router.shards():
-            labels = (served.name, shard.name)
-            yield _UP, labels, shard.state == "up"
-            yield _WAITING, labels, shard.waiting_requests
-            yield _IN_FLIGHT, labels, shard.calls_in_flight
-            yield _MEMORY, labels, shard.health.memory_bytes if shard.health is not None else 0
-
-
-class _Gauges:
-    """The gauges of a gateway: set when somebody asks, and now and then where others read them, too."""
-
-    def __init__(self, backend: Backend, registry: CollectorRegistry, *, alone: bool) -> None:
-        self._backend = backend
-        self._alone = alone
-        self._gauges = {
-            gauge: Gauge(
-                gauge.name, gauge.documentation, gauge.labels, registry=registry, multiprocess_mode=gauge.mode
-            )
-            for gauge in _GAUGES
-        }
-
-    def write(self) -> None:
-        if self._alone:  # forget dropped collections; shared files keep them
-            for gauge, one in self._gauges.items():
-                if gauge.labels:
-                    one.clear()
-        for gauge, labels, value in _now(self._backend):
-            (self._gauges[gauge].labels(*labels) if labels else self._gauges[gauge]).set(value)
 
 
 _METHODS = frozenset(("GET", "POST", "DELETE", "HEAD", "OPTIONS"))

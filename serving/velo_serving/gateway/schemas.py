@@ -101,13 +101,10 @@ def _refusal(fault: str) -> RequestError:
             if word.split(",")[0] in SearchBody.__struct_fields__:
                 message += f"; velo's is {word}"
     kind = next((kind for part, kind in _KINDS.items() if part in message), "RequestError")
-    message = re.sub("`([^`]*)`", _in_words, message)
+    words = lambda types: " or ".join(_TYPES.get(one, one) for one in types[1].split(" | "))  # noqa: E731
+    message = re.sub("`([^`]*)`", words, message)
     text = f"{path}: {message[:1].lower()}{message[1:]}" if path else message
     return RequestError(text, path=path, kind=kind)
-
-
-def _in_words(types: re.Match[str]) -> str:
-    return " or ".join(_TYPES.get(one, one) for one in types[1].split(" | "))
 
 
 def _not_json(error: Exception, body: bytes) -> RequestError:
@@ -187,14 +184,11 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 # ---- the OpenAPI document ----
 
 
-def reference(model: type[Struct]) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
 def content_of(model: type[Struct]) -> dict[str, Any]:
     example = getattr(model, "EXAMPLE", None)
     shown = {} if example is None else {"example": example}
-    return {"application/json": {"schema": reference(model), **shown}}
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"application/json": {"schema": schema, **shown}}
 
 
 def components(models: Iterable[type[Struct]]) -> dict[str, Any]:

@@ -108,27 +108,16 @@ class DeleteBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class FlushBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Make a part of new rows, and put everything on the device."""
+    """Make a segment of new rows, and put everything on the device."""
 
     timeout_ms: Timeout = None
 
 
 class OptimizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Make one part of all rows."""
+    """Make one segment of all rows."""
 
     wait: Annotated[bool, Meta(description="Whether to wait for the end, as long as there is time.")] = True
     timeout_ms: Timeout = None
-
-
-#: What each write reads as JSON.
-BODIES: Final[Mapping[str, type[Struct]]] = {
-    "insert": InsertBody,
-    "upsert": UpsertBody,
-    "update": UpdateBody,
-    "delete": DeleteBody,
-    "flush": FlushBody,
-    "optimize": OptimizeBody,
-}
 
 
 def parse_write(
@@ -161,7 +150,7 @@ def _of_json(
     verb: Verb, body: bytes, pairs: list[tuple[str, str]], dim: int, rows: RowFormat, limits: GatewayLimits
 ) -> WriteRequest:
     refuse_query(pairs)
-    asked: Any = parsed(BODIES[verb], body)
+    asked: Any = parsed(_BODIES[verb], body)
     given = getattr(asked, "vectors", None)
     vectors = None if given is None else _matrix(given, dim, rows.dtype)
     condition = getattr(asked, "filter", None)
@@ -399,17 +388,17 @@ async def _write(verb: Verb, call: Call, now: Generation) -> WriteAnswer:
 
 async def _keep_up(what: Maintenance, call: Call, now: Generation) -> MaintenanceAnswer:
     refuse_query(call.pairs)
-    asked: Any = parsed(BODIES[what], call.body or b"{}")
+    asked: Any = parsed(_BODIES[what], call.body or b"{}")
     wait = getattr(asked, "wait", True)
     done = await collection_writes.keep_up(now.router, what, wait=wait, timeout_s=seconds(asked.timeout_ms))
     return MaintenanceAnswer(done, took_ms(call.started))
 
 
-def _rows(verb: Verb, summary: str) -> Operation:
+def _rows(verb: Verb, summary: str, body: type[Struct]) -> Operation:
     return Operation(
         verb,
         summary,
-        BODIES[verb],
+        body,
         WriteAnswer,
         WRITE_ERRORS,
         partial(_write, verb),
@@ -419,16 +408,18 @@ def _rows(verb: Verb, summary: str) -> Operation:
     )
 
 
-def _maintenance(what: Maintenance, summary: str) -> Operation:
+def _maintenance(what: Maintenance, summary: str, body: type[Struct]) -> Operation:
     work = partial(_keep_up, what)
-    return Operation(what, summary, BODIES[what], MaintenanceAnswer, WRITE_ERRORS, work, "write")
+    return Operation(what, summary, body, MaintenanceAnswer, WRITE_ERRORS, work, "write")
 
 
 WRITES: Final = (
-    _rows("insert", "Add rows"),
-    _rows("upsert", "Add or replace rows"),
-    _rows("update", "Change columns of rows"),
-    _rows("delete", "Delete rows by id or filter"),
-    _maintenance("flush", "Make a part of new rows, and put everything on the device"),
-    _maintenance("optimize", "Make one part of all rows"),
+    _rows("insert", "Add rows", InsertBody),
+    _rows("upsert", "Add or replace rows", UpsertBody),
+    _rows("update", "Change columns of rows", UpdateBody),
+    _rows("delete", "Delete rows by id or filter", DeleteBody),
+    _maintenance("flush", "Make a segment of new rows, and put everything on the device", FlushBody),
+    _maintenance("optimize", "Make one segment of all rows", OptimizeBody),
 )
+
+_BODIES: Final = {one.path: one.body for one in WRITES}

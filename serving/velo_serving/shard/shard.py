@@ -31,7 +31,6 @@ from velo_serving.protocol.loops import LoopThread, converted
 from velo_serving.protocol.requests import effort_of
 from velo_serving.protocol.types import (
     Failure,
-    FilterForm,
     Hits,
     SearchIndex,
     SearchRequest,
@@ -435,12 +434,8 @@ def _filter_argument(request: SearchRequest) -> Any:
     filters = request.filters
     if filters is None or len(filters) == 1:
         return filters[0] if filters else None
-    return [_read(one) for one in filters]
-
-
-def _read(condition: FilterForm | None) -> Any:
-    """A filter as an element of a list, in which text would be an id."""
-    return from_sql(condition) if isinstance(condition, str) else condition
+    # In a list, text would be an id.
+    return [from_sql(one) if isinstance(one, str) else one for one in filters]
 
 
 def _rounded(timeout_s: float | None) -> float | None:

@@ -20,7 +20,6 @@ from velo_serving.transport.codec import (
     Together,
     Waiting,
     decode,
-    decode_health,
     decode_hits,
     decode_replies,
     encode,
@@ -108,7 +107,7 @@ class SocketChannel:
         """Connect unless connected, and return the health."""
         if self._link is None:
             return await self._connect()
-        return decode_health(await self._call("health", 0.0))
+        return decode(await self._call("health", 0.0), ShardHealth)
 
     async def trial(self, timeout_s: float) -> bool:
         return decode(await self._call("trial", timeout_s), bool)
@@ -323,7 +322,7 @@ class _Link(asyncio.Protocol):
                     if not future.done():
                         future.set_result(hits)
         elif frame.kind == frames.WELCOME and not self._welcome.done():
-            self._welcome.set_result(decode_health(frame.head))
+            self._welcome.set_result(decode(frame.head, ShardHealth))
         elif frame.kind == frames.REFUSAL:
             self._end_with(decode(frame.head, Failure).to_error())
         else:

@@ -86,7 +86,7 @@ class _Replies(msgspec.Struct, array_like=True):
 
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind)
-    for kind in (Hello, Call, Failure, _Search, _Hits, _Replies, bool, dict)
+    for kind in (Hello, Call, Failure, ShardHealth, _Search, _Hits, _Replies, bool, dict)
 }
 
 
@@ -97,18 +97,6 @@ def decode(head: bytes, kind: type[T]) -> T:
         raise ProtocolError(f"the head of a frame is no {kind.__name__.strip('_')}: {error}") from None
     return message
 
-
-# ---- health ----
-
-
-def decode_health(head: bytes) -> ShardHealth:
-    try:
-        return _HEALTH.decode(head)
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise ProtocolError(f"the head of a frame is no health: {error}") from None
-
-
-_HEALTH = msgspec.msgpack.Decoder(ShardHealth)
 
 # ---- searches ----
 
