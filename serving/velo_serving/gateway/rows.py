@@ -124,11 +124,11 @@ def parsed_lookup(model: type[Body], call: Call) -> Body:
 def written(looked: Looked, media_type: str) -> bytes:
     """An answer in JSON, or its rows as Arrow with the other fields in the metadata of the schema."""
     rows, fields = looked.rows, dict(looked.fields)
-    if rows is None:
-        return to_json(fields, inf_nan_mode="null", bytes_mode="base64")
-    if media_type == bodies.ARROW:
-        return stream_of(rows.replace_schema_metadata({"velo": to_json(fields)}))
-    return to_json({"rows": rows.to_pylist()} | fields, inf_nan_mode="null", bytes_mode="base64")
+    if rows is not None:
+        if media_type == bodies.ARROW:
+            return stream_of(rows.replace_schema_metadata({"velo": to_json(fields)}))
+        fields = {"rows": rows.to_pylist(), **fields}
+    return to_json(fields, inf_nan_mode="null", bytes_mode="base64")
 
 
 async def _count(call: Call, now: Generation) -> Looked:

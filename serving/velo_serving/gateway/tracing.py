@@ -42,9 +42,9 @@ def provider_of_environment() -> Any:
 
 
 class _Span:
-    def __init__(self, inner: Any, error: Any) -> None:
+    def __init__(self, inner: Any, trace: Any) -> None:
         self._inner = inner
-        self._error = error
+        self._error = trace.StatusCode.ERROR
 
     def note(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -58,22 +58,19 @@ class _Span:
 
 
 class _Maker:
-    def __init__(self, tracer: Any) -> None:
-        from opentelemetry import trace
-
+    def __init__(self, tracer: Any, trace: Any) -> None:
         self._tracer = tracer
         self._trace = trace
 
     def start(self, name: str, **attributes: Any) -> _Span:
         kind = self._trace.SpanKind.CLIENT
-        inner = self._tracer.start_span(name, kind=kind, attributes=attributes)
-        return _Span(inner, self._trace.StatusCode.ERROR)
+        return _Span(self._tracer.start_span(name, kind=kind, attributes=attributes), self._trace)
 
     @contextmanager
     def span(self, name: str, **attributes: Any) -> Iterator[_Span]:
         # An exception is recorded and fails the span; the context manager of the library does so.
         with self._tracer.start_as_current_span(name, attributes=attributes) as inner:
-            yield _Span(inner, self._trace.StatusCode.ERROR)
+            yield _Span(inner, self._trace)
 
 
 class Traced:
@@ -90,7 +87,7 @@ class Traced:
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
         self._tracer = provider.get_tracer("velo_serving")
-        self._maker = _Maker(self._tracer)
+        self._maker = _Maker(self._tracer, trace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

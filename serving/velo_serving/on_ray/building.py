@@ -27,7 +27,7 @@ from velo_serving.catalog.locations import is_url, join, read_file, write_file
 from velo_serving.on_ray.actors import first_line, node_has, pin_options, ray, ray_exceptions, start_local_ray
 from velo_serving.protocol.errors import BuildTaskError, LocationError, PlacementError
 from velo_serving.protocol.types import Failure
-from velo_serving.shard.building import BuildJob, BuiltShard, build_job, plain_table
+from velo_serving.shard.building import BuildJob, BuiltShard, Handed, build_job, plain_table
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,14 +43,6 @@ LOOK_S: Final = 0.5
 
 
 Ranges: TypeAlias = Sequence[tuple[int, int]]
-
-
-@dataclass
-class _Handed:
-    vectors: Any = None
-    ids: Any = None
-    metadata: Any = None
-    queries: AnyArray | None = None
 
 
 @dataclass(frozen=True)
@@ -282,7 +274,7 @@ def _task(job: BuildJob, blocks: Sequence[Any] | None, handed: dict[str, Any]) -
     try:
         if blocks is not None:
             handed = {**handed, "vectors": plain_table(ray.get(list(blocks)))}
-        return build_job(job, _Handed(**handed))
+        return build_job(job, Handed(**handed))
     except VeloError as error:
         failure = Failure.of(error)
         message = f"{job.shard}, rows {job.start} to {job.stop - 1} of all: {failure.message}"

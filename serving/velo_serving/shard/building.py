@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -77,13 +77,14 @@ class BuiltShard:
     fresh: bool = True
 
 
-class Handed(Protocol):
+@dataclass(frozen=True, slots=True)
+class Handed:
     """The columns of a task's own rows, which come beside its job."""
 
-    vectors: Any
-    ids: Any
-    metadata: Any
-    queries: AnyArray | None
+    vectors: Any = None
+    ids: Any = None
+    metadata: Any = None
+    queries: AnyArray | None = None
 
 
 def plain_table(tables: Sequence[pa.Table]) -> pa.Table:
