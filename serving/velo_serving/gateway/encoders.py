@@ -62,31 +62,26 @@ def _status(answer: Answer, took_ms: float) -> dict[str, Any]:
 def _to_json(answer: Answer, took_ms: float) -> bytes:
     hits = answer.hits
     counts = hits.counts.tolist()
-    fields: dict[str, Sequence[Sequence[Any]]] = {
-        "ids": hits.ids.tolist(),
-        "distances": hits.distances.tolist(),
-    }
-    if hits.vectors is not None:
-        fields["vectors"] = [_vectors_of(row) for row in hits.vectors]
-    if hits.scores is not None:
-        fields["scores"] = hits.scores.tolist()
+    fields = {"ids": hits.ids, "distances": hits.distances, "vectors": hits.vectors, "scores": hits.scores}
     rest: dict[str, Any] = {"counts": counts}
     if hits.groups is not None:
         rest["groups"] = [[{"value": _plain(value), "size": n} for value, n in row] for row in hits.groups]
     pieces = [
-        b'"%s":[%s]' % (name.encode(), b",".join(map(_list, rows, counts))) for name, rows in fields.items()
+        b'"%s":[%s]' % (name.encode(), b",".join(map(_list, rows, counts)))
+        for name, rows in fields.items()
+        if rows is not None
     ]
     if hits.metadata is not None:
         pieces.append(b'"metadata":[%s]' % b",".join(map(_rows, hits.metadata)))
     return b"{%s,%s" % (b",".join(pieces), _json(rest | _status(answer, took_ms))[1:])
 
 
-def _list(row: Sequence[Any], count: int) -> bytes:
-    """Write the first elements of a row, piece by piece: pydantic lets no other thread run within one."""
+def _list(row: npt.NDArray[Any], count: int) -> bytes:
+    """Write the first elements of a row, piece by piece: numpy and pydantic keep the lock within one."""
     starts = range(0, max(count, 1), ROWS_AT_ONCE)
-    return b"[%s]" % b",".join(
-        [_json(row[start : min(start + ROWS_AT_ONCE, count)])[1:-1] for start in starts]
-    )
+    parts = [row[start : min(start + ROWS_AT_ONCE, count)] for start in starts]
+    plain = [part.tolist() if part.ndim == 1 else _vectors_of(part) for part in parts]
+    return b"[%s]" % b",".join([_json(part)[1:-1] for part in plain])
 
 
 def _rows(table: pa.Table) -> bytes:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import structs
 
 from velo.errors import InvalidArgumentError
@@ -274,8 +276,8 @@ class Router:
         more = await self._ask(
             request.part(rows.tolist(), timeout_s=left_s), {place: self._names[place] for place in places}
         )
-        for place, reply in more.items():
-            replies[place] = reply if isinstance(reply, Failure) else replace_rows(found[place], rows, reply)
+        work = partial(_replaced, found, rows, more)
+        replies |= await converted(work) if is_large(*found.values()) else work()
         return await self._answer(replies, request)
 
     async def _ask(self, request: SearchRequest, names: Mapping[int, str]) -> dict[int, ShardReply]:
@@ -328,6 +330,16 @@ class Router:
         if is_large(*(reply for _, reply in named if isinstance(reply, Hits))):
             return await converted(answer_of, self.name, named, request)
         return answer_of(self.name, named, request)
+
+
+def _replaced(
+    found: Mapping[int, Hits], rows: npt.NDArray[np.intp], more: Mapping[int, ShardReply]
+) -> dict[int, ShardReply]:
+    """Replies of shards, with those of a second request for some rows."""
+    return {
+        place: reply if isinstance(reply, Failure) else replace_rows(found[place], rows, reply)
+        for place, reply in more.items()
+    }
 
 
 def answer_of(collection: str, replies: Sequence[tuple[str, ShardReply]], request: SearchRequest) -> Answer:
