@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from velo import errors as velo_errors
@@ -291,9 +290,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
 
@@ -456,17 +453,13 @@ class Client(Requests):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
 

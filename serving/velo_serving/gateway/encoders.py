@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from velo_serving.gateway.bodies import JSON
 from velo_serving.protocol.errors import NotAcceptableError
-from velo_serving.protocol.hits import ROWS_AT_ONCE, costs_of, joined, plain
+from velo_serving.protocol.hits import ROWS_AT_ONCE, costs_of, is_hit, joined, plain
 from velo_serving.protocol.types import Answer
 from velo_serving.transport.codec import stream_of
 
@@ -109,7 +109,7 @@ def _to_arrow(answer: Answer, took_ms: float) -> bytes:
     """Write a row for each hit; the metadata of the schema holds the rest of the answer."""
     hits = answer.hits
     query_count, k = hits.ids.shape
-    real = np.arange(k)[None, :] < hits.counts[:, None]
+    real = is_hit(hits)
     places = np.argwhere(real)
     ids = hits.ids[real]
     columns: dict[str, Any] = {

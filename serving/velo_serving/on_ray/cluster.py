@@ -7,7 +7,6 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -299,9 +298,7 @@ class Cluster(JobSearches):
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 

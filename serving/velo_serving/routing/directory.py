@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic
 
 from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
@@ -187,9 +186,7 @@ class ShardDirectory(Generic[H]):
     def __enter__(self) -> ShardDirectory[H]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

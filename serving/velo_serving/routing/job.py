@@ -47,51 +47,6 @@ _REQUESTS_AT_ONCE: Final = 4
 _VECTORS_BYTES_A_REQUEST: Final = 32 << 20
 
 
-class RouterThread:
-    """Searches from threads without an event loop; ``make`` runs in the loop of the router."""
-
-    def __init__(self, make: Callable[[], ServedCollection]) -> None:
-        self._thread = LoopThread("velo-router")
-        self._served = self._thread.call(self._start(make))
-
-    @property
-    def dim(self) -> int:
-        return self._served.now.dim
-
-    @staticmethod
-    async def _start(make: Callable[[], ServedCollection]) -> ServedCollection:
-        served = make()
-        await served.start()
-        return served
-
-    def search(self, request: SearchRequest, timeout_s: float) -> Answer:
-        return self._thread.call(self._search(request, timeout_s))
-
-    async def _search(self, request: SearchRequest, timeout_s: float) -> Answer:
-        deadline = time.monotonic() + timeout_s
-        step = queries_a_request(request, self.dim)
-        count = len(request.queries)
-        slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
-
-        async def ask(now: Generation, start: int) -> Answer:
-            async with slots:
-                left_s = max(deadline - time.monotonic(), 0.001)
-                part = request.part(range(start, min(start + step, count)), timeout_s=left_s)
-                return await hybrid.search(now.router, part, now.dim)
-
-        starts = range(0, max(1, count), step)
-        with self._served.hold() as now:
-            answers = await asyncio.gather(*(ask(now, start) for start in starts))
-        if len(answers) == 1:
-            return answers[0]
-        fewest = min(answers, key=lambda answer: answer.shards_answered)
-        return dataclasses.replace(fewest, hits=concat_hits([answer.hits for answer in answers]))
-
-    def close(self) -> None:
-        self._thread.call(self._served.close())
-        self._thread.close()
-
-
 def queries_a_request(request: SearchRequest, dim: int) -> int:
     if not request.return_vectors:
         return _QUERIES_A_REQUEST
@@ -105,17 +60,19 @@ class JobSearches:
     def __init__(self, name: str, serve: Callable[[], ServedCollection]) -> None:
         self._name = name
         self._serve = serve
+        self._thread = LoopThread("velo-router")
         self._starting = threading.Lock()
-        self._caller: RouterThread | None = None
+        self._searched: ServedCollection | None = None
         self._ended = False
 
     def end_searches(self) -> None:
         """Give up what is under way; later searches are refused."""
         with self._starting:
             self._ended = True
-            caller, self._caller = self._caller, None
-        if caller is not None:
-            caller.close()
+            served, self._searched = self._searched, None
+        if served is not None:
+            self._thread.call(served.close())
+        self._thread.close()
 
     @shows_effort
     def search(
@@ -159,7 +116,7 @@ class JobSearches:
         fuses = None if text is None or queries is None else fusion_of(fusion)
         if queries is None and text is not None:  # words alone: of queries there is but the number
             count = 1 if isinstance(text, str) or not hasattr(text, "__len__") else len(text)
-            queries = np.zeros((count, self._router().dim), np.float32)
+            queries = np.zeros((count, self._running().now.dim), np.float32)
         request = _request(
             queries,
             k,
@@ -221,19 +178,45 @@ class JobSearches:
         assert isinstance(found, RangeResult)
         return found
 
-    def _router(self) -> RouterThread:
+    def _running(self) -> ServedCollection:
         with self._starting:
             if self._ended:
                 raise ShuttingDownError(f"{self._name!r} was stopped")
-            if self._caller is None:
-                self._caller = RouterThread(self._serve)
-            return self._caller
+            if self._searched is None:
+                self._searched = self._thread.call(self._start())
+            return self._searched
+
+    async def _start(self) -> ServedCollection:
+        served = self._serve()
+        await served.start()
+        return served
 
     def _ask(self, request: SearchRequest, timeout_s: float) -> SearchResult | RangeResult:
-        caller = self._router()
+        served = self._running()
         started = time.perf_counter()
-        answer = caller.search(request, timeout_s)
+        answer = self._thread.call(self._search(served, request, timeout_s))
         return result_of(answer, request, (time.perf_counter() - started) * 1000)
+
+    @staticmethod
+    async def _search(served: ServedCollection, request: SearchRequest, timeout_s: float) -> Answer:
+        deadline = time.monotonic() + timeout_s
+        step = queries_a_request(request, served.now.dim)
+        count = len(request.queries)
+        slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+        async def ask(now: Generation, start: int) -> Answer:
+            async with slots:
+                left_s = max(deadline - time.monotonic(), 0.001)
+                part = request.part(range(start, min(start + step, count)), timeout_s=left_s)
+                return await hybrid.search(now.router, part, now.dim)
+
+        starts = range(0, max(1, count), step)
+        with served.hold() as now:
+            answers = await asyncio.gather(*(ask(now, start) for start in starts))
+        if len(answers) == 1:
+            return answers[0]
+        fewest = min(answers, key=lambda answer: answer.shards_answered)
+        return dataclasses.replace(fewest, hits=concat_hits([answer.hits for answer in answers]))
 
 
 def _request(queries: Any, k: int, *, text: Any = None, fusion: Any = None, **options: Any) -> SearchRequest:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-import re
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -20,18 +18,15 @@ from velo_serving.protocol.types import Float32Matrix
 #: Texts that wait for the function, which is called with one at a time.
 WAITING_MAX: Final = 16
 
-_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
 
 def load_embedding(name: str) -> Callable[[Sequence[str]], Any]:
-    if not _NAME.fullmatch(name):
+    if name.count(":") != 1:
         raise InvalidArgumentError(f"embed reads 'MODULE:FUNCTION', not {name!r}", argument="embed")
-    module, _, path = name.partition(":")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:
-        function: Any = reduce(getattr, path.split("."), importlib.import_module(module))
+        function: Any = pkgutil.resolve_name(name)
     except Exception as error:  # a module may raise anything
         raise InvalidArgumentError(
             f"the embedding function {name!r} cannot be imported: {type(error).__name__}: {error}",
