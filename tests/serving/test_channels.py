@@ -273,7 +273,7 @@ def test_metadata_keeps_its_types(tmp_path: Path) -> None:
 
             place.index.search_async = answer  # type: ignore[method-assign]
             reply = await place.ask(k=2, return_metadata=tuple(rows))
-            assert str(reply.metadata) == str([table.to_pylist()])  # NaN is not equal to itself
+            assert str(reply.metadata[0].to_pylist()) == str(table.to_pylist())  # NaN is not equal to itself
 
     asyncio.run(run())
 
