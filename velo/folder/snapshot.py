@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,51 @@ def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
         raise error if isinstance(error, VeloError) else os_failure(error, str(target)) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+@dataclass
+class OpenFiles:
+    """The files of an index at one moment, open to be read: writers and merges may remove them meanwhile.
+
+    `handles`: Descriptors by names below the folder, without ``live.json``, whose content is `manifest`.
+    """
+
+    manifest: bytes | None = None
+    log: str = ""
+    handles: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> OpenFiles:
+        """Open them; `close` must follow."""
+        return read_consistently(folder, lambda: cls._open(folder))
+
+    @classmethod
+    def _open(cls, folder: Path) -> OpenFiles:
+        manifest = read_folder_manifest(folder)
+        opened = cls(manifest.text, manifest.log)
+        try:
+            for name in (*manifest.files, *([] if manifest.text is None else [manifest.log])):
+                opened._add(folder, name)
+            for one in manifest.segments:
+                files = read_manifest(folder / one.path).files
+                words = words_name(max(1, generation_in(folder / one.path)))
+                for name in (*files, MANIFEST_FILE):
+                    opened._add(folder, f"{one.path}/{name}")
+                with contextlib.suppress(FileNotFoundError):  # made again where it is missing
+                    opened._add(folder, f"{one.path}/{words}")
+                if read_manifest(folder / one.path).files != files:  # new metadata came meanwhile
+                    raise CorruptIndexError(f"{one.path} has other files now", file=MANIFEST_FILE)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _add(self, folder: Path, name: str) -> None:
+        self.handles[name.removeprefix("./")] = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        while self.handles:
+            os.close(self.handles.popitem()[1])
 
 
 def _fill_last(source: Path, fresh: Path) -> None:

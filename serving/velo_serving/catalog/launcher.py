@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from velo.errors import DimensionMismatchError
 from velo.options import memory_bytes
-from velo_serving.catalog.collection import Collection, read_collection
+from velo_serving.catalog.collection import Collection, Pin, read_collection
 from velo_serving.catalog.records import CollectionRecord, Place, ShardRecord
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import SupersededError
@@ -28,25 +28,41 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """The folder and node to which a shard was moved last; ``number`` counts its moves."""
+
+    path: str
+    pin: Pin | None = None
+    number: int = 1
+    identity: str = ""
+
+    def of(self, spec: ShardSpec) -> ShardSpec:
+        return replace(spec, path=self.path, locations=(), checksum="", identity=self.identity)
+
+
+@dataclass(frozen=True, slots=True)
 class About:
-    """A generation: the shards that were published under a name at once."""
+    """A generation: the shards that were published under a name at once; ``moves`` has the moved ones."""
 
     collection: Collection
     options: ServeOptions
     generation: int
     token: str
+    moves: Mapping[str, Move] = field(default_factory=dict)
 
-    def specs(self) -> dict[Place, ShardSpec]:
-        """The specification of each replica; shards share the memory of the collection."""
+    def specs(self, only: str | None = None) -> dict[Place, ShardSpec]:
+        """The specification of each replica, or of one shard; shards share the memory of the collection."""
         collection, options = self.collection, self.options
         budgets = split_memory(collection, options.memory)
-        return {
-            Place(collection.name, self.generation, entry.name, replica): entry.spec(
-                **options.opening | {"memory": budget}
-            ).of_replica(replica)
-            for entry, budget in zip(collection.shards, budgets, strict=True)
-            for replica in range(options.replicas)
-        }
+        found = {}
+        for entry, budget in zip(collection.shards, budgets, strict=True):
+            move = self.moves.get(entry.name)
+            spec = entry.spec(**options.opening | {"memory": budget})
+            for replica in range(options.replicas if only in (None, entry.name) else 0):
+                number = 0 if move is None else move.number
+                place = Place(collection.name, self.generation, entry.name, replica, number)
+                found[place] = (spec if move is None else move.of(spec)).of_replica(replica)
+        return found
 
     def label(self, place: Place) -> str:
         """The name of a replica in messages."""
@@ -75,18 +91,21 @@ class About:
 class Launcher(Protocol[H]):
     """Starts the shards of a generation; ``H`` is the handle of a shard.
 
-    ``start`` starts all without waiting, or none. ``healths`` waits until each has opened its index, or says
-    why it has not. ``succeed`` makes shards report the next generation;
-    ``await_left`` waits until no gateway is connected to them; ``end`` stops them for good.
+    ``start`` starts all without waiting, or none, or only one shard. ``healths`` waits until each has opened
+    its index, or says why it has not. ``succeed`` makes shards report the next generation; ``await_left``
+    waits until no gateway is connected to them; ``end`` stops them for good. ``replace`` is given the former
+    and the new process of a shard that was moved, and returns the handle that serves the shard from then on,
+    and the one that is to end.
     """
 
-    def start(self, about: About) -> dict[Place, H]: ...
+    def start(self, about: About, only: str | None = None) -> dict[Place, H]: ...
     def healths(
         self, about: About, started: Mapping[Place, H], timeout_s: float, progress: Progress | None
     ) -> dict[Place, ShardHealth]: ...
     def succeed(self, former: Mapping[Place, H], generation: int) -> None: ...
     def await_left(self, former: Mapping[Place, H], timeout_s: float) -> None: ...
     def end(self, started: Mapping[Place, H]) -> None: ...
+    def replace(self, former: H, new: H) -> tuple[H, H]: ...
 
 
 def start_generation(

@@ -34,19 +34,20 @@ class CollectionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A replica of a shard, by names that stay while its process changes."""
+    """A replica of a shard, by names that stay while its process changes; ``move`` counts its folders."""
 
     collection: str
     generation: int
     shard: str
     replica: int = 0
+    move: int = 0
 
 
 class Directory(Protocol):
     """The served collections and the endpoints of their shards, in processes of ours or of Ray.
 
     ``exchange`` starts the build at a path and returns the generation to which gateways switch. ``snapshot``
-    copies the current rows of a collection to another folder.
+    copies the current rows of a collection to another folder. ``move`` moves a shard, as ``move_shard``.
     """
 
     @property
@@ -54,6 +55,7 @@ class Directory(Protocol):
     async def record(self, collection: str, generation: int) -> CollectionRecord: ...
     async def exchange(self, collection: str, path: str, version: str) -> int: ...
     async def snapshot(self, collection: str, path: str) -> None: ...
+    async def move(self, collection: str, shard: str, path: str, pin: str | None) -> float: ...
     async def locate(self, place: Place) -> Endpoint: ...
 
 

@@ -53,7 +53,11 @@ class Root:
 
     def drop(self, collection: Collection) -> list[str]:
         """Remove a collection that is not served; return the names of foreign files, which stay."""
-        return remove_index(Path(collection.path))
+        path = Path(collection.path)
+        left = remove_index(path.resolve())
+        if path.is_symlink():  # to the folder to which its only shard was moved
+            path.unlink()
+        return left
 
     def check_drop(self, collection: Collection) -> None:
         if Path(collection.path).parent != self.folder:

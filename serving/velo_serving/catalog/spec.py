@@ -13,7 +13,8 @@ class ShardSpec:
     """The path and options of the index of a shard; it pickles and stays small.
 
     ``follows`` means that another process writes to the index. An index from a store must have ``checksum``;
-    a folder must hold the index with ``uuid``. ``processor`` is the first that its threads run on, since the
+    a folder must hold the index with ``uuid``. A shard that was moved reports the ``identity`` that it had
+    before. ``processor`` is the first that its threads run on, since the
     library binds those of each process from the first one on. Other options are those of ``velo.open``.
     """
 
@@ -30,6 +31,7 @@ class ShardSpec:
     locations: tuple[str, ...] = ()
     checksum: str = ""
     uuid: str = ""
+    identity: str = ""
     processor: int | None = None
 
     def of_replica(self, replica: int) -> ShardSpec:

@@ -240,6 +240,7 @@ class AsyncClient:
     create = awaited(Requests.create)
     drop = awaited(Requests.drop)
     snapshot = awaited(Requests.snapshot)
+    move = awaited(Requests.move)
     publish = awaited(Requests.publish)
     _until_done = Requests._until_done
 
@@ -399,6 +400,7 @@ class Client(Requests):
     create_async = _of_async(AsyncClient.create)
     drop_async = _of_async(AsyncClient.drop)
     snapshot_async = _of_async(AsyncClient.snapshot)
+    move_async = _of_async(AsyncClient.move)
     publish_async = _of_async(AsyncClient.publish)
 
     def ready(self) -> bool:

@@ -505,6 +505,32 @@ class Requests(ABC):
         """
         return self._send(json_call(self._target.path("snapshot"), {"path": str(path)}, lambda _: None))
 
+    def move(self, shard: str, path: str | Path, pin: str | None = None) -> dict[str, Any]:
+        """Move a shard to another folder or node, while it is searched and written to.
+
+        Give the client a ``timeout_s`` in which the shard can be copied.
+
+        Parameters
+        ----------
+        shard : str
+            Its name: a number from 0 on.
+        path : str or Path
+            A folder of its new node: an absolute path, not there, or an empty folder.
+        pin : str, optional
+            On Ray its new node: ``resource:NAME`` or ``label:KEY=VALUE``.
+
+        Returns
+        -------
+        dict
+            ``shard``, ``path`` and ``held_ms``, the milliseconds for which its writes waited.
+
+        Raises
+        ------
+        BusyError, IndexExistsError, NoSpaceError, InvalidArgumentError, UnsupportedError, AdminKeyError
+        """
+        fields = {"shard": shard, "path": str(path)} | ({} if pin is None else {"pin": pin})
+        return self._send(json_call(self._target.path("move"), fields, dict))
+
     def publish(self, path: str | Path, version: str) -> dict[str, Any]:
         """Serve another build under the collection's name.
 

@@ -1,4 +1,4 @@
-"""Collections over HTTP: create, drop, snapshot and publish."""
+"""Collections over HTTP: create, drop, snapshot, publish, and move a shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from velo.options.columns import column_type
 from velo_serving.gateway import bodies
 from velo_serving.gateway.access import check_may_write
 from velo_serving.gateway.logs import note
-from velo_serving.gateway.operations import CREATE_ERRORS, PUBLISH_ERRORS, SNAPSHOT_ERRORS, Call, Operation
+from velo_serving.gateway.operations import (
+    CREATE_ERRORS,
+    MOVE_ERRORS,
+    PUBLISH_ERRORS,
+    SNAPSHOT_ERRORS,
+    Call,
+    Operation,
+)
 from velo_serving.gateway.schemas import parsed, parsed_query, refuse_query, took_ms
 from velo_serving.protocol.errors import AdminKeyError, MalformedBodyError, ProtocolError
 from velo_serving.protocol.types import Shape
@@ -64,6 +71,17 @@ class SnapshotBody(Struct, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[Path, Meta(description="A folder of the server, an absolute path: not there, or empty.")]
 
 
+class MoveBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A shard, and the folder to which it moves."""
+
+    shard: Annotated[str, Meta(min_length=1, max_length=128, description="Its name: a number from 0 on.")]
+    path: Annotated[Path, Meta(description="A folder of its node, an absolute path: not there, or empty.")]
+    pin: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="On Ray its node: `resource:NAME` or `label:KEY=VALUE`."),
+    ] = None
+
+
 class CreateAnswer(Struct):
     """The new collection."""
 
@@ -87,6 +105,15 @@ class SnapshotAnswer(Struct):
     """The folder of the copy."""
 
     path: str
+    took_ms: float
+
+
+class MoveAnswer(Struct):
+    """The folder of the shard."""
+
+    shard: str
+    path: str
+    held_ms: Annotated[float, Meta(description="For how long writes to the shard waited.")]
     took_ms: float
 
 
@@ -165,6 +192,14 @@ async def _snapshot(has_keys: bool, call: Call, served: ServedCollection) -> Sna
     return SnapshotAnswer(asked.path, took_ms(call.started))
 
 
+async def _move(has_keys: bool, call: Call, served: ServedCollection) -> MoveAnswer:
+    _check_may_name_folders(has_keys, "move a shard")
+    asked = parsed(MoveBody, call.body)
+    note(shard=asked.shard, path=asked.path)
+    held_s = await served.move(asked.shard, asked.path, asked.pin)
+    return MoveAnswer(asked.shard, asked.path, round(1000 * held_s, 3), took_ms(call.started))
+
+
 def administration(backend: Backend, has_keys: bool, publish_from: Sequence[str]) -> tuple[Operation, ...]:
     return (
         Operation(
@@ -183,6 +218,15 @@ def administration(backend: Backend, has_keys: bool, publish_from: Sequence[str]
             SnapshotAnswer,
             SNAPSHOT_ERRORS,
             partial(_snapshot, has_keys),
+            "admin",
+        ),
+        Operation(
+            "move",
+            "Move a shard to another folder",
+            MoveBody,
+            MoveAnswer,
+            MOVE_ERRORS,
+            partial(_move, has_keys),
             "admin",
         ),
         Operation(

@@ -49,6 +49,14 @@ SNAPSHOT_ERRORS: Errors = {
     507: WRITE_ERRORS[507],
 }
 
+MOVE_ERRORS: Errors = {
+    **SNAPSHOT_ERRORS,
+    409: "There is something at the path.",
+    422: "No such shard or folder, or no shard moves here.",
+    429: "The shard is being moved, flushed or optimized.",
+    507: "The device of the path is full; the shard was not moved.",
+}
+
 CREATE_ERRORS: Errors = {
     **{status: text for status, text in PUBLISH_ERRORS.items() if status not in (403, 404)},
     409: "There is one of that name, or a folder.",

@@ -79,6 +79,7 @@ ASKED: Final[dict[str, Any]] = {
     "record": tuple[str, int],
     "exchange": tuple[str, str, str],
     "snapshot": tuple[str, str],
+    "move": tuple[str, str, str, str | None],
     "create": tuple[str, Shape],
     "drop": tuple[str],
 }
@@ -113,6 +114,9 @@ class _Parent:
 
     async def snapshot(self, collection: str, path: str) -> None:
         await self._ask("snapshot", collection, path)
+
+    async def move(self, collection: str, shard: str, path: str, pin: str | None) -> float:
+        return float(await self._ask("move", collection, shard, path, pin))
 
     async def create(self, name: str, shape: Shape) -> None:
         await self._ask("create", name, shape)

@@ -83,9 +83,9 @@ Processes = Mapping[Place, ShardProcess]
 class _ProcessLauncher:
     """A process of this machine for each shard."""
 
-    def start(self, about: About) -> dict[Place, ShardProcess]:
+    def start(self, about: About, only: str | None = None) -> dict[Place, ShardProcess]:
         version = about.collection.version
-        started = {place: ShardProcess(spec, version=version) for place, spec in about.specs().items()}
+        started = {place: ShardProcess(spec, version=version) for place, spec in about.specs(only).items()}
         try:
             for one in started.values():
                 one.launch()
@@ -111,6 +111,9 @@ class _ProcessLauncher:
     def end(self, started: Processes) -> None:
         with ThreadPoolExecutor(max(1, len(started))) as pool:
             list(pool.map(ShardProcess.close, started.values()))
+
+    def replace(self, former: ShardProcess, new: ShardProcess) -> tuple[ShardProcess, ShardProcess]:
+        return new, former
 
 
 def open_processes(

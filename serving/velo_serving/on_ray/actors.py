@@ -35,6 +35,7 @@ except ImportError as error:
 
 from velo_serving.catalog.collection import Pin
 from velo_serving.catalog.launcher import LEAVE_S, About, log_missing, share_of_cores
+from velo_serving.catalog.moving import ShardCopy, Source
 from velo_serving.catalog.records import Place
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.errors import (
@@ -45,6 +46,7 @@ from velo_serving.protocol.errors import (
 )
 from velo_serving.protocol.types import Failure, ShardHealth
 from velo_serving.shard.shard import Shard
+from velo_serving.transport.channel import SocketChannel, at
 from velo_serving.transport.endpoint import Endpoint, abstract_path
 from velo_serving.transport.server import ShardHost, ShardServer
 
@@ -91,12 +93,21 @@ class ShardActor:
         self._server: ShardServer | None = None
         self._endpoint: Endpoint | None = None
         self._host: ShardHost | None = None
+        self._copying: ShardCopy | None = None
 
     async def node(self) -> str:
         return _node_id()
 
     async def endpoint(self) -> Endpoint:
-        await self._opened()
+        """The endpoint of the shard: if it was moved from here, that of the actor to which it was moved."""
+        shard = await self._opened()
+        if shard.moved:
+            after = [
+                one for one in await asyncio.to_thread(moves_of, self._place) if one.move > self._place.move
+            ]
+            if after:
+                actor = await asyncio.to_thread(get_actor, after[0])
+                return cast("Endpoint", await actor.endpoint.remote())
         assert self._endpoint is not None
         return self._endpoint
 
@@ -119,6 +130,24 @@ class ShardActor:
 
     async def peers(self) -> int:
         return 0 if self._server is None else len(self._server.peers)
+
+    async def copy(self, source: Endpoint, token: str, last: bool) -> int:
+        """Run a round of the copy of a shard that moves to this node."""
+        if self._copying is None:
+            channel = SocketChannel(self._about.label(self._place), at(source))
+            self._copying = ShardCopy(self._spec.path, Source(channel, token))
+        channel_now = self._copying.source.channel
+        await channel_now.health()  # connects
+        try:
+            return await self._copying.copy(last)
+        finally:
+            if last:
+                await channel_now.close()
+
+    async def remove_copy(self) -> None:
+        if self._copying is not None:
+            await self._copying.source.channel.close()
+            await self._copying.remove()
 
     async def close(self) -> None:
         if self._host is not None:
@@ -178,26 +207,42 @@ def _node_id() -> str:
 
 
 def actor_name(place: Place) -> str:
-    return f"velo-{place.collection}-{place.generation}-shard-{place.shard}-replica-{place.replica}"
+    name = f"velo-{place.collection}-{place.generation}-shard-{place.shard}-replica-{place.replica}"
+    return f"{name}-move-{place.move}" if place.move else name
 
 
 def get_actor(place: Place) -> Any:
-    """Find an actor by its name; ValueError where there is none."""
-    return ray.get_actor(actor_name(place), namespace=NAMESPACE)
+    """Find an actor by its name, or that of a shard which was moved; ValueError where there is none.
+
+    While a shard is being moved it has two: the first serves it until it ends.
+    """
+    try:
+        return ray.get_actor(actor_name(place), namespace=NAMESPACE)
+    except ValueError:
+        there = moves_of(place)
+        if not there:
+            raise
+        return ray.get_actor(actor_name(there[0]), namespace=NAMESPACE)
+
+
+def moves_of(place: Place) -> list[Place]:
+    """The places of the actors of a shard, one for each folder, the one that serves it first."""
+    plain = dataclasses.replace(place, move=0)
+    return [one for one in places_of(place.collection) if dataclasses.replace(one, move=0) == plain]
 
 
 def _running() -> list[Place]:
-    pattern = re.compile(r"velo-(.+)-(\d+)-shard-(\d+)-replica-(\d+)")
+    pattern = re.compile(r"velo-(.+)-(\d+)-shard-(\d+)-replica-(\d+)(?:-move-(\d+))?")
     util: Any = ray.util
     named = util.list_named_actors(all_namespaces=True)
     names = [one["name"] for one in named if one["namespace"] == NAMESPACE]
     matches = filter(None, map(pattern.fullmatch, names))
-    return [Place(match[1], int(match[2]), match[3], int(match[4])) for match in matches]
+    return [Place(one[1], int(one[2]), one[3], int(one[4]), int(one[5] or 0)) for one in matches]
 
 
 def places_of(collection: str) -> list[Place]:
     there = [place for place in _running() if place.collection == collection]
-    return sorted(there, key=lambda place: (place.generation, int(place.shard), place.replica))
+    return sorted(there, key=lambda place: (place.generation, int(place.shard), place.replica, place.move))
 
 
 def unknown(name: str) -> UnknownCollectionError:
@@ -242,15 +287,19 @@ def newest(name: str, timeout_s: float) -> About:
 class ActorLauncher:
     """An actor for each shard."""
 
-    def start(self, about: About) -> dict[Place, Any]:
+    def start(self, about: About, only: str | None = None) -> dict[Place, Any]:
         make: Any = ray.remote
         remote_class = make(max_restarts=-1, max_task_retries=0, max_concurrency=CALLS_AT_ONCE)(ShardActor)
         options = about.options
         pins = {entry.name: entry.pin for entry in about.collection.shards}
+        moved = {name: move.pin for name, move in about.moves.items()}
+        if only is not None:  # of a move whose process was killed: this one is the only one that is allowed
+            self.end(handles_of(moves_of(Place(about.collection.name, about.generation, only))[1:]))
         started: dict[Place, Any] = {}
         try:
-            for place, spec in about.specs().items():
-                where = _placement(_pin_of(options.pin, place) or pins[place.shard], options.replicas)
+            for place, spec in about.specs(only).items():
+                pin = _pin_of(options.pin, place) or pins[place.shard]
+                where = _placement(moved.get(place.shard, pin), options.replicas)
                 arguments = where | {
                     "name": actor_name(place),
                     "namespace": NAMESPACE,
@@ -315,6 +364,9 @@ class ActorLauncher:
         for collection in {place.collection for place in started}:
             while not set(started).isdisjoint(places_of(collection)) and time.monotonic() < deadline:
                 time.sleep(0.02)
+
+    def replace(self, former: Any, new: Any) -> tuple[Any, Any]:
+        return new, former
 
 
 def exists_error(place: Place) -> ClusterExistsError:

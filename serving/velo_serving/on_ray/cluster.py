@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Mapping
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from velo.errors import UnsupportedError
+from velo.errors import UnsupportedError, VeloError
 from velo.options import Fusion
 from velo.types import FusionName
-from velo_serving.catalog.collection import Collection, read_collection
-from velo_serving.catalog.launcher import LEAVE_S, About, start_generation, superseded
+from velo_serving.catalog.collection import Collection, Pin, read_collection
+from velo_serving.catalog.launcher import LEAVE_S, About, Move, start_generation, superseded
+from velo_serving.catalog.moving import Source, check_move, move_shard
 from velo_serving.catalog.records import CollectionRecord, Place
 from velo_serving.on_ray.actors import (
     ActorLauncher,
@@ -27,6 +29,7 @@ from velo_serving.on_ray.actors import (
     get_actor,
     handles_of,
     join_ray,
+    moves_of,
     newest,
     places_of,
     ray,
@@ -39,10 +42,11 @@ from velo_serving.protocol.errors import NoShardAnsweredError, ShardUnavailableE
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.options import ServeOptions, takes_options
 from velo_serving.protocol.requests import EffortKeywords, shows_effort
-from velo_serving.protocol.types import FilterForm, Float32Matrix, Hits, ShardHealth
+from velo_serving.protocol.types import FilterForm, Float32Matrix, Hits, ShardChannel, ShardHealth
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.job import JOB_LIMITS, JobSearches
 from velo_serving.routing.served import ServedCollection, check_version, served_collection
+from velo_serving.transport.channel import SocketChannel, at
 from velo_serving.transport.endpoint import Endpoint, ports_of
 
 if TYPE_CHECKING:
@@ -263,6 +267,63 @@ class Cluster(JobSearches):
         """
         raise UnsupportedError(f"Ray placed the shards of {collection}: `velo snapshot` copies each")
 
+    async def move(self, collection: str, shard: str, path: str, pin: str | None = None) -> float:
+        """Move a shard to another node or folder, while it is searched and written to.
+
+        Parameters
+        ----------
+        collection, shard : str
+            Names.
+        path : str
+            A folder of the new node: an absolute path, not there, or an empty folder.
+        pin : str, optional
+            The new node, ``resource:NAME`` or ``label:KEY=VALUE``; without it Ray chooses one.
+
+        Returns
+        -------
+        float
+            The seconds for which its writes waited.
+
+        Raises
+        ------
+        BusyError, IndexExistsError, NoSpaceError, PlacementError, InvalidArgumentError, UnsupportedError
+        """
+        about = await asyncio.to_thread(newest, collection, LEAVE_S)
+        check_move(about, shard)
+        # What another process started must not end with this one.
+        options = dataclasses.replace(about.options, detached=about.options.detached or not self._owner)
+        place = Place(collection, about.generation, shard)
+        there = await asyncio.to_thread(moves_of, place)
+        serving = await asyncio.to_thread(get_actor, place)
+        opened: dict[Any, SocketChannel] = {}
+        where: dict[Any, Endpoint] = {}
+
+        async def channel(actor: Any) -> ShardChannel:
+            where[actor] = await actor.endpoint.remote()
+            opened[actor] = SocketChannel(about.label(place), at(where[actor]))
+            return opened[actor]
+
+        def switch(after: About, new: Any) -> Any:
+            self._actors[place], former = LAUNCHER.replace(serving, new)
+            self._about = after
+            return former
+
+        to = Move(path, None if pin is None else Pin.parse(pin, shard), 1 + max(one.move for one in there))
+        try:
+            return await move_shard(
+                LAUNCHER,
+                dataclasses.replace(about, options=options),
+                shard,
+                to,
+                serving,
+                channel_of=channel,
+                copy_of=lambda actor, source: _RemoteCopy(actor, where[serving], source),
+                switch=switch,
+            )
+        finally:
+            for one in opened.values():
+                await one.close()
+
     async def locate(self, place: Place) -> Endpoint:
         """Return the endpoint of a shard; Ray is asked only if there is no connection."""
         try:
@@ -300,6 +361,29 @@ class Cluster(JobSearches):
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+class _RemoteCopy:
+    """The copy of a shard that its new actor makes."""
+
+    def __init__(self, actor: Any, endpoint: Endpoint, source: Source) -> None:
+        self._actor = actor
+        self._endpoint = endpoint
+        self._source = source
+
+    async def copy(self, last: bool) -> int:
+        try:
+            return cast("int", await self._actor.copy.remote(self._endpoint, self._source.token, last))
+        except ray_exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, VeloError) else error from None
+        except ray_exceptions.RayError as error:
+            raise ShardUnavailableError(
+                "the new process of the shard died", detail=first_line(error)
+            ) from None
+
+    async def remove(self) -> None:
+        with contextlib.suppress(ray_exceptions.RayError):
+            await self._actor.remove_copy.remote()
 
 
 def start(

@@ -56,6 +56,10 @@ class SupersededError(ShardUnavailableError):
         self.generation = generation
 
 
+class ShardMovedError(ShardUnavailableError):
+    """The rows of a shard are in another folder now; the process of the former one wrote nothing."""
+
+
 class LocationError(ServingError, OSError):
     """A location in an object store, or the cache folder, cannot be read or written; ``file`` names it."""
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
-from velo.errors import IndexExistsError, InvalidArgumentError, UnsupportedError
+from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, UnsupportedError
 from velo_serving.catalog.collection import Collection, read_collection
 from velo_serving.catalog.launcher import (
     LEAVE_S,
     About,
     H,
     Launcher,
+    Move,
     start_generation,
     superseded,
 )
+from velo_serving.catalog.moving import ShardCopy, check_move, move_shard
 from velo_serving.catalog.records import CollectionRecord, Place
 from velo_serving.catalog.root import COLLECTIONS_MAX, Root, snapshot_collection
 from velo_serving.protocol.errors import ShardUnavailableError, ShuttingDownError, UnknownCollectionError
@@ -28,6 +31,7 @@ from velo_serving.protocol.options import ServeOptions
 from velo_serving.protocol.types import Shape, ShardChannel
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.served import served_collection
+from velo_serving.transport.channel import SocketChannel, at
 from velo_serving.transport.endpoint import Endpoint
 
 
@@ -53,8 +57,9 @@ class ShardDirectory(Generic[H]):
         self._endpoint_of = endpoint_of
         self._channel_of = channel_of
         self._now: dict[str, About] = {}
-        self._started: dict[tuple[str, int], Mapping[Place, H]] = {}
+        self._started: dict[tuple[str, int], dict[Place, H]] = {}
         self._changing = threading.Lock()
+        self._moving: set[str] = set()
         self._closed = False
 
     @property
@@ -68,7 +73,7 @@ class ShardDirectory(Generic[H]):
         """
         generation = 1 + max((number for _, number in self._started), default=0)
         abouts = [About(one, self._options, generation, "") for one in collections]
-        opened: dict[str, tuple[About, Mapping[Place, H], CollectionRecord]] = {}
+        opened: dict[str, tuple[About, dict[Place, H], CollectionRecord]] = {}
 
         def start(about: About) -> None:
             started, healths = start_generation(self._launcher, about, partial=partial)
@@ -99,7 +104,7 @@ class ShardDirectory(Generic[H]):
 
     def _exchange(self, name: str, path: str, version: str) -> int:
         with self._changing:
-            about = self._served(name)
+            about = self._unmoving(name)
             former = self._started[name, about.generation]
             generation = self.open([about.of_build(path, version)])
         self._launcher.succeed(former, generation)
@@ -117,6 +122,65 @@ class ShardDirectory(Generic[H]):
             return self._now[name]
         except KeyError:
             raise UnknownCollectionError(f"no collection is called {name!r} here") from None
+
+    def _unmoving(self, name: str) -> About:
+        if name in self._moving:
+            raise BusyError(f"a shard of {name} is being moved")
+        return self._served(name)
+
+    async def move(self, collection: str, shard: str, path: str, pin: str | None) -> float:
+        """Move a shard to another folder of this machine, as ``move_shard``."""
+        if pin is not None:
+            raise UnsupportedError("a pin is for Ray; the shards of this server are on its machine")
+        opened: list[SocketChannel] = []
+
+        async def channel(handle: H) -> ShardChannel:
+            if self._endpoint_of is None:
+                assert self._channel_of is not None
+                return self._channel_of(handle)
+            opened.append(SocketChannel(shard, at(self._endpoint_of(handle))))
+            return opened[-1]
+
+        with self._alone(collection) as about:
+            check_move(about, shard)
+            before = about.moves.get(shard)
+            started = self._started[collection, about.generation]
+            place = Place(collection, about.generation, shard)
+
+            def switch(after: About, new: H) -> H:
+                started[place], former = self._launcher.replace(started[place], new)
+                self._now[collection] = after
+                return former
+
+            try:
+                return await move_shard(
+                    self._launcher,
+                    about,
+                    shard,
+                    Move(path, number=1 if before is None else before.number + 1),
+                    started[place],
+                    channel_of=channel,
+                    copy_of=lambda _, source: ShardCopy(path, source),
+                    switch=switch,
+                )
+            finally:
+                for one in opened:
+                    await one.close()
+
+    @contextmanager
+    def _alone(self, collection: str) -> Iterator[About]:
+        """Keep a collection from other changes."""
+        if not self._changing.acquire(blocking=False):
+            raise BusyError("another collection is being created, published or dropped")
+        try:
+            about = self._unmoving(collection)
+            self._moving.add(collection)
+        finally:
+            self._changing.release()
+        try:
+            yield about
+        finally:
+            self._moving.discard(collection)
 
     async def snapshot(self, collection: str, path: str) -> None:
         await asyncio.to_thread(snapshot_collection, self._served(collection).collection, path)
@@ -144,7 +208,7 @@ class ShardDirectory(Generic[H]):
     def _drop(self, name: str) -> list[str]:
         assert self._root is not None
         with self._changing:
-            about = self._served(name)
+            about = self._unmoving(name)
             self._root.check_drop(about.collection)
             self.records = tuple(one for one in self.records if one.name != name)
             del self._now[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from msgspec import structs
 from velo_serving.catalog.collection import Collection
 from velo_serving.catalog.launcher import About, start_generation
 from velo_serving.catalog.records import Place
+from velo_serving.protocol.errors import ShardMovedError
 from velo_serving.protocol.hits import Costs, rows_of_hits
 from velo_serving.protocol.limits import RouterLimits
 from velo_serving.protocol.options import ServeOptions
@@ -23,6 +25,9 @@ from velo_serving.routing.backend import Backend
 from velo_serving.routing.directory import ShardDirectory, described
 from velo_serving.shard.shard import IndexOpener, Shard, open_velo_index
 from velo_serving.transport.codec import Together, Waiting, is_plain
+
+#: The interval of checks for the new shard of a channel, and for the end of searches of the former one.
+LOOK_S = 0.01
 
 
 class LocalChannel:
@@ -76,7 +81,12 @@ class LocalChannel:
         return await self.shard.look_up(what, arguments)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        return await self.shard.write(what, arguments, timeout_s)
+        """Write where the shard is; the caller limits the time."""
+        while True:
+            try:
+                return await self.shard.write(what, arguments, timeout_s)
+            except ShardMovedError:
+                await asyncio.sleep(LOOK_S)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Ignored: there is no connection."""
@@ -95,9 +105,10 @@ class _LocalLauncher:
     def __init__(self, opener: IndexOpener) -> None:
         self._opener = opener
 
-    def start(self, about: About) -> dict[Place, LocalChannel]:
+    def start(self, about: About, only: str | None = None) -> dict[Place, LocalChannel]:
         version = about.collection.version
-        return {at: LocalChannel(Shard(spec, self._opener), version) for at, spec in about.specs().items()}
+        specs = about.specs(only)
+        return {at: LocalChannel(Shard(spec, self._opener), version) for at, spec in specs.items()}
 
     def healths(
         self,
@@ -113,13 +124,19 @@ class _LocalLauncher:
         """Do nothing: the only gateway of these shards starts the next generation itself."""
 
     def await_left(self, former: Mapping[Place, LocalChannel], timeout_s: float) -> None:
-        """Wait until the gateway has closed all channels."""
+        """Wait until the gateway has closed all channels, or no search of a moved shard is at work."""
         for one in former.values():
-            one.closed.wait()
+            while not (one.shard.idle if one.shard.moved else one.closed.is_set()):
+                time.sleep(LOOK_S)
 
     def end(self, started: Mapping[Place, LocalChannel]) -> None:
         for one in started.values():
             one.shard.close()
+
+    def replace(self, former: LocalChannel, new: LocalChannel) -> tuple[LocalChannel, LocalChannel]:
+        """Let the channel that the gateway has lead to the new shard."""
+        former.shard, new.shard = new.shard, former.shard
+        return former, new
 
 
 def open_shards(

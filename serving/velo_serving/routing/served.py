@@ -132,6 +132,12 @@ class ServedCollection:
             raise UnsupportedError(f"no snapshot of {self.name} can be taken here")
         await self._directory.snapshot(self.name, path)
 
+    async def move(self, shard: str, path: str, pin: str | None = None) -> float:
+        """Move a shard to another folder; return the seconds for which its writes waited."""
+        if self._directory is None:
+            raise UnsupportedError(f"no shard of {self.name} can be moved here")
+        return await self._directory.move(self.name, shard, path, pin)
+
     async def _switch_to(self, after: Generation) -> None:
         if self._observer is not None:
             after.router.observe(self._observer)

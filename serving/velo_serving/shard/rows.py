@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import InvalidArgumentError, ReadOnlyError, UnknownIdError
+from velo_serving.shard.moving import MoveSource
 from velo_serving.transport.codec import ids_of, stream_of, table_of
 
 
@@ -122,8 +123,9 @@ class _TwoSides:
 class ShardWriter:
     """Writes to one index."""
 
-    def __init__(self, name: str, writable: bool) -> None:
+    def __init__(self, name: str, writable: bool, moves: MoveSource) -> None:
         self._name = name
+        self._moves = moves
         self._writable = writable
         self._sides = _TwoSides()
         self._threads = ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix=f"velo-write-{name}")
@@ -143,14 +145,20 @@ class ShardWriter:
         if work is None:
             raise InvalidArgumentError(f"nothing called {what!r} is written", argument="what")
         patience_s = None if timeout_s is None else TIME_SHARE * timeout_s
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, work, self._sides, index, dict(arguments), patience_s
-        )
+        await self._moves.admit()
+        writing = self._threads.submit(work, self._sides, index, dict(arguments), patience_s)
+        self._moves.writing.add(writing)  # also after its caller was canceled
+        writing.add_done_callback(self._moves.writing.discard)
+        return await asyncio.wrap_future(writing)
+
+    @property
+    def maintains(self) -> bool:
+        return bool(self._under_way)
 
     async def _keep_up(self, index: Any, what: str, wait: bool, timeout_s: float | None) -> dict[str, Any]:
         task = self._under_way.get(what)
         if task is None:
+            self._moves.check_maintenance()
             loop = asyncio.get_running_loop()
             task = loop.run_in_executor(self._maintenance, getattr(index, what))
             self._under_way[what] = task

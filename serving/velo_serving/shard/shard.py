@@ -37,6 +37,7 @@ from velo_serving.protocol.types import (
     ShardHealth,
     ShardReply,
 )
+from velo_serving.shard.moving import MoveSource
 from velo_serving.shard.rows import Follower, ShardWriter, look_up
 from velo_serving.transport.codec import import_pandas
 
@@ -120,9 +121,12 @@ class Shard:
         self._index: SearchIndex | None = None
         self._health = ShardHealth()
         self._closed = False
+        self._folder = Path(spec.path)  # or the location where it was found
         self._ended = 0  # searches that the index has answered
+        self._asked = 0  # requests of several queries, or heavy ones, that are at work
         self._turns = _Turns()
-        self._writer = ShardWriter(spec.name, spec.writable)
+        self._moves = MoveSource(spec.name)
+        self._writer = ShardWriter(spec.name, spec.writable, self._moves)
         self._follower: Follower | None = None
         # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
         self._aside = LoopThread(f"velo-shard-{spec.name}")
@@ -151,6 +155,7 @@ class Shard:
                     writable=self.spec.writable,
                 )
                 spec = dataclasses.replace(self.spec, path=found)
+                self._folder = Path(found)
                 with _processors(spec):
                     index = self._opener(spec)
                 try:
@@ -169,10 +174,13 @@ class Shard:
         index, follower = self._index, self._follower
         if follower is not None and follower.failure is not None:
             raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
+        health = self._health
+        if self._moves.moved:
+            health = dataclasses.replace(health, details={**health.details, "moved": True})
         if follower is None and not self.spec.writable:
-            return self._health
+            return health
         live: Any = index
-        return dataclasses.replace(self._health, n=len(live))
+        return dataclasses.replace(health, n=len(live))
 
     def health(self) -> ShardHealth:
         """The state of the shard; opens the index if that failed before."""
@@ -189,6 +197,7 @@ class Shard:
         if self._follower is not None:
             self._follower.close()
         self._writer.close()
+        self._moves.end()
         if index is not None:
             index.close()
         self._aside.close()
@@ -196,12 +205,26 @@ class Shard:
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request, in parts, so that other requests wait for a part only."""
         index = self._opened
-        if request.is_heavy:
-            return await self._aside.run(self._reply(index, request, timeout_s))
-        with self._turns.light():
-            if _is_plain(request):
-                return await self._reply(index, request, timeout_s)
-            return await self._aside.run(self._reply(index, request, timeout_s))
+        self._asked += 1
+        try:
+            if request.is_heavy:
+                return await self._aside.run(self._reply(index, request, timeout_s))
+            with self._turns.light():
+                if _is_plain(request):
+                    return await self._reply(index, request, timeout_s)
+                return await self._aside.run(self._reply(index, request, timeout_s))
+        finally:
+            self._asked -= 1
+
+    @property
+    def moved(self) -> bool:
+        """Whether another process serves the shard from another folder."""
+        return self._moves.moved
+
+    @property
+    def idle(self) -> bool:
+        """Whether no search is at work."""
+        return not (self._asked or self._turns.at_work)
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
         """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
@@ -229,6 +252,8 @@ class Shard:
         return light.enter(asked, len(request.queries))
 
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if what == "move":
+            return await self._moves.take(self._folder, arguments, self._writer.maintains)
         return await asyncio.to_thread(look_up, self._opened, what, arguments)
 
     async def write(
@@ -517,6 +542,8 @@ def _hits(result: Any, ids: Any, distances: Any, counts: Any, **further: Any) ->
 def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     """The uuid of an index; where rows may change, that of the built index and the inode of the folder."""
     folder = Path(spec.path)
+    if spec.identity:
+        return spec.identity
     if spec.writable or spec.follows or info.get("live"):
         built = ""
         with contextlib.suppress(VeloError):  # reported when the index is opened

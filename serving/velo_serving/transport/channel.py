@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from velo.errors import VeloError
-from velo_serving.protocol.errors import ProtocolError, ShardUnavailableError
+from velo_serving.protocol.errors import ProtocolError, ShardMovedError, ShardUnavailableError
 from velo_serving.protocol.loops import converted
 from velo_serving.protocol.types import Failure, SearchRequest, ShardHealth, ShardReply
 from velo_serving.transport import frames
@@ -45,6 +45,9 @@ CONNECT_TLS_S = 2.0
 #: How long to wait for a new endpoint before the former one is tried again.
 LOCATE_S = 0.25
 
+#: The interval of questions for the new endpoint of a shard that was moved, and of checks of its former one.
+FOLLOW_S = 0.02
+
 #: A frame holds the time that is left in a number of this size.
 _TIMEOUT_US_MAX = (1 << 32) - 1
 
@@ -78,6 +81,7 @@ class SocketChannel:
         self._link: _Link | None = None
         self._endpoint: Endpoint | None = None
         self._locating: asyncio.Future[Endpoint] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
@@ -104,10 +108,15 @@ class SocketChannel:
         return future
 
     async def health(self) -> ShardHealth:
-        """Connect unless connected, and return the health."""
+        """Connect unless connected, follow a shard that was moved, and return the health."""
         if self._link is None:
-            return await self._connect()
-        return decode(await self._call("health", 0.0), ShardHealth)
+            health = await self._connect()
+        else:
+            health = decode(await self._call("health", 0.0), ShardHealth)
+        if health.details.get("moved"):
+            with contextlib.suppress(VeloError):  # it still answers searches where it was
+                return await self._follow(self._link)
+        return health
 
     async def trial(self, timeout_s: float) -> bool:
         return decode(await self._call("trial", timeout_s), bool)
@@ -116,7 +125,35 @@ class SocketChannel:
         return decode(await self._call(what, timeout_s, arguments), dict)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        return decode(await self._call(what, timeout_s, arguments), dict)
+        """Write where the shard is; the caller limits the time."""
+        while True:
+            link = self._link
+            try:
+                return decode(await self._call(what, timeout_s, arguments), dict)
+            except ShardMovedError:
+                with contextlib.suppress(VeloError):
+                    await self._follow(link)
+                if self._link is link:
+                    await asyncio.sleep(FOLLOW_S)
+
+    async def _follow(self, former: _Link | None) -> ShardHealth:
+        """Go over to the new process of a shard that was moved; calls under way end at the former one."""
+        endpoint = await self._locate()
+        if endpoint == self._endpoint and self._link is former:
+            raise ShardUnavailableError(
+                f"shard {self._name} was moved, and its directory names no new process"
+            )
+        link = await self._open(endpoint)
+        health = await self._greeted(link, endpoint)
+        if self._link is not former:  # another call was faster
+            link.end("it is not needed")
+            return health
+        self._link, self._endpoint = link, endpoint
+        if former is not None:
+            leaving = asyncio.ensure_future(former.leave())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        return health
 
     async def _call(self, method: str, timeout_s: float, arguments: Mapping[str, Any] | None = None) -> bytes:
         link = self._link
@@ -136,6 +173,8 @@ class SocketChannel:
 
     async def close(self) -> None:
         self.reset()
+        for leaving in self._leaving:
+            leaving.cancel()
         locating, self._locating = self._locating, None
         if locating is not None:
             locating.cancel()
@@ -167,13 +206,17 @@ class SocketChannel:
 
     async def _connect_to(self, endpoint: Endpoint) -> ShardHealth:
         link = await self._open(endpoint)
+        health = await self._greeted(link, endpoint)
+        self._link, self._endpoint = link, endpoint
+        return health
+
+    @staticmethod
+    async def _greeted(link: _Link, endpoint: Endpoint) -> ShardHealth:
         try:
-            health = await link.greet(endpoint.token)
+            return await link.greet(endpoint.token)
         except BaseException:
             link.end("the connection was not welcomed")
             raise
-        self._link, self._endpoint = link, endpoint
-        return health
 
     async def _open(self, endpoint: Endpoint) -> _Link:
         loop = asyncio.get_running_loop()
@@ -333,6 +376,15 @@ class _Link(asyncio.Protocol):
         self.end(f"the connection to shard {self._name} ended{why}" + (f": {error}" if error else ""))
 
     # ---- ending ----
+
+    async def leave(self) -> None:
+        """End once all calls are answered."""
+        try:
+            await asyncio.sleep(FOLLOW_S)
+            while self._pending and self._over is None:
+                await asyncio.sleep(FOLLOW_S)
+        finally:
+            self.end("the shard was moved")
 
     def _end_with(self, error: VeloError) -> None:
         if not self._welcome.done():

@@ -1,0 +1,146 @@
+"""The source of a move (``catalog.moving``): the files of one moment, and writes that wait for its end.
+
+The process of the source serves its shard as before. It holds writes for ``HOLD_S`` at most, and gives a move
+up if it hears nothing of it for ``LEASE_S``. With ``commit`` a link to the target takes the place of its
+folder, which is called ``NAME.moved`` from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+from velo.errors import BusyError, InvalidArgumentError
+from velo.folder.replace import os_failure, sync_folder
+from velo.folder.snapshot import OpenFiles
+from velo_serving.protocol.errors import ShardMovedError
+
+#: Writes wait for no longer, which is less than their default deadline.
+HOLD_S: Final = 8.0
+
+#: A move of which nothing is heard for this time is over; the first time includes the start of a process.
+LEASE_S: Final = 30.0
+LEASE_FIRST_S: Final = 150.0
+
+#: The interval of checks of held writes.
+LOOK_S: Final = 0.005
+
+
+class MoveSource:
+    """A shard that can be moved, and the move that is under way, if there is one."""
+
+    def __init__(self, name: str) -> None:
+        self.moved = False
+        #: Writes at work.
+        self.writing: set[Future[Any]] = set()
+        self._name = name
+        self._token = ""
+        self._until = self._held_until = 0.0
+        self._files = OpenFiles()
+
+    def check_maintenance(self) -> None:
+        """Refuse maintenance during a move: it would write files that the copy does not need."""
+        if self.moved or time.monotonic() < self._until:
+            raise BusyError(f"shard {self._name} is being moved")
+
+    async def admit(self) -> None:
+        """Wait while writes are held; ShardMovedError once they belong elsewhere."""
+        while not self.moved and time.monotonic() < self._held_until:
+            await asyncio.sleep(LOOK_S)
+        if self.moved:
+            raise ShardMovedError(f"shard {self._name} was moved; nothing was written to its former folder")
+
+    async def take(self, folder: Path, arguments: Mapping[str, Any], is_busy: bool) -> dict[str, Any]:
+        """One step of a move."""
+        step, token = arguments["step"], arguments.get("token")
+        if step == "commit" and _leads_to(folder, arguments["target"]):
+            self.moved = True  # it did, before the answer was lost
+            return {}
+        if step == "begin":
+            return self._begin(folder, is_busy)
+        if token != self._token or time.monotonic() >= self._until:
+            raise BusyError(f"the move of shard {self._name} took too long, or its process died")
+        self._until = time.monotonic() + LEASE_S
+        if step == "files":
+            return await asyncio.to_thread(self._list, folder)
+        if step == "read":
+            handle = self._files.handles[arguments["name"]]
+            read = os.pread, handle, arguments["size"], arguments["offset"]
+            return {"bytes": await asyncio.to_thread(*read)}
+        if step == "hold":
+            return await self._hold()
+        if step == "commit":
+            return await asyncio.to_thread(self._commit, folder, arguments["target"])
+        if step == "end":
+            self.end()
+            return {}
+        raise InvalidArgumentError(f"a move has no step {step!r}", argument="step")
+
+    def _begin(self, folder: Path, is_busy: bool) -> dict[str, Any]:
+        if self.moved or is_busy or time.monotonic() < self._until:
+            why = "a flush or an optimization is under way" if is_busy else "it is being moved already"
+            raise BusyError(f"shard {self._name} cannot be moved now: {why}")
+        self.end()
+        self._token = secrets.token_hex(8)
+        self._until = time.monotonic() + LEASE_FIRST_S
+        return {"token": self._token, "folder": str(folder.resolve())}
+
+    def _list(self, folder: Path) -> dict[str, Any]:
+        """Open the files of this moment in the place of those of an earlier one."""
+        self._files.close()
+        self._files = files = OpenFiles.of(folder)
+        return {
+            "manifest": files.manifest,
+            "log": files.log,
+            "mode": folder.stat().st_mode & 0o777,
+            "files": {name: os.fstat(handle).st_size for name, handle in files.handles.items()},
+        }
+
+    async def _hold(self) -> dict[str, Any]:
+        """Let further writes wait, and wait for those at work."""
+        self._held_until = time.monotonic() + HOLD_S
+        while self.writing:
+            if time.monotonic() > self._held_until:
+                raise BusyError(f"writes to shard {self._name} do not end; it was not moved")
+            await asyncio.sleep(LOOK_S)
+        return {}
+
+    def _commit(self, folder: Path, target: str) -> dict[str, Any]:
+        """Put a link to the target in the place of the folder: the shard is there from now on."""
+        if time.monotonic() >= self._held_until:
+            raise BusyError(f"writes to shard {self._name} waited for {HOLD_S:g} s; it was not moved")
+        real = folder.resolve()
+        number, kept = 1, real.with_name(f"{real.name}.moved")
+        while os.path.lexists(kept):
+            number, kept = number + 1, real.with_name(f"{real.name}.moved-{number + 1}")
+        link = folder.with_name(f".{folder.name}.link")
+        try:
+            link.unlink(missing_ok=True)
+            os.symlink(target, link)
+            os.rename(real, kept)
+            try:
+                os.replace(link, folder)
+            except OSError:
+                os.rename(kept, real)
+                raise
+            self.moved = True
+            sync_folder(folder.parent)
+        except OSError as error:
+            if not self.moved:
+                raise os_failure(error, str(folder)) from error
+        return {}
+
+    def end(self) -> None:
+        """Give a move up; held writes go on."""
+        self._files.close()
+        self._token, self._until, self._held_until = "", 0.0, 0.0
+
+
+def _leads_to(folder: Path, target: str) -> bool:
+    return folder.is_symlink() and os.readlink(folder) == target
