@@ -82,7 +82,17 @@ def test_every_path_but_the_open_ones_asks_for_a_key(guarded: Served) -> None:
             assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
             wrong = httpx.request(method, url, headers={"Authorization": f"Bearer {READ}x"})
             assert wrong.status_code == 401
-            verbs = ("insert", "upsert", "update", "delete", "flush", "optimize", "publish", "snapshot")
+            verbs = (
+                "insert",
+                "upsert",
+                "update",
+                "delete",
+                "flush",
+                "optimize",
+                "publish",
+                "snapshot",
+                "move",
+            )
             last = path.rsplit("/", 1)[-1]
             writes = last in verbs or (method, last) in (("post", "collections"), ("delete", "{name}"))
             assert ("403" in operation["responses"]) == writes

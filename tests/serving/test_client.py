@@ -243,6 +243,7 @@ _QUESTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any] | pa.Table]] = {
     "explain": (([0.0, 1.0],), {"shards": [{"shard": "0"}]}),
     "publish": (("/x", "v2"), {"version": "v2"}),
     "snapshot": (("/x",), {"path": "/x"}),
+    "move": (("1", "/x"), {"shard": "1", "path": "/x", "held_ms": 1.0}),
     "drop": ((), {"left": []}),
     "create": (("things",), {"name": "things"}),
     "insert": (([[0.0, 1.0]], [3]), _WROTE),

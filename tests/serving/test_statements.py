@@ -140,6 +140,29 @@ STATEMENTS: Final = {
             "a row that was deleted after the search",
         ],
     },
+    "moving": {
+        "a_failure_at_any_step_leaves_the_shard_where_it_is": [
+            "A failure before step 3 leaves the shard where it was",
+        ],
+        "a_copy_that_was_killed_is_removed_by_the_next_move": [
+            "If the server itself is killed, remove `.NAME.moving`",
+        ],
+        "a_commit_without_an_answer_removes_nothing": [
+            "If the process of the shard dies during step 3",
+        ],
+        "wrong_moves_are_refused": [
+            "no such shard, a path that is not absolute",
+            "a shard with replicas, which share its folder",
+            "the target is a file or a folder with files",
+            "another shard of the collection is being moved",
+        ],
+        "a_full_device_of_the_target_leaves_the_shard_where_it_is": [
+            "the device of the target has less room than the shard takes",
+        ],
+        "a_move_that_takes_too_long_lets_writes_go_on": [
+            "one that opens in more than 8 s cannot be moved",
+        ],
+    },
     "statements": {
         "a_replaced_row_has_its_new_vector": [
             "a replaced row has its new vector",
