@@ -8,6 +8,8 @@ folder, which is called ``NAME.moved`` from then on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import secrets
 import time
@@ -76,7 +78,7 @@ class MoveSource:
         if step == "hold":
             return await self._hold()
         if step == "commit":
-            return await asyncio.to_thread(self._commit, folder, arguments["target"])
+            return await self._commit(folder, arguments["target"])
         if step == "end":
             self.end()
             return {}
@@ -111,10 +113,23 @@ class MoveSource:
             await asyncio.sleep(LOOK_S)
         return {}
 
-    def _commit(self, folder: Path, target: str) -> dict[str, Any]:
-        """Put a link to the target in the place of the folder: the shard is there from now on."""
+    async def _commit(self, folder: Path, target: str) -> dict[str, Any]:
+        """Let the shard be at the target from now on, unless writes went on since they were held."""
         if time.monotonic() >= self._held_until:
             raise BusyError(f"writes to shard {self._name} waited for {HOLD_S:g} s; it was not moved")
+        self._held_until = math.inf  # also if the caller is canceled
+        linking = asyncio.ensure_future(asyncio.to_thread(self._link, folder, target))
+        linking.add_done_callback(self._linked)
+        await asyncio.shield(linking)
+        return {}
+
+    def _linked(self, linking: asyncio.Future[None]) -> None:
+        self.moved = not linking.cancelled() and linking.exception() is None
+        self._held_until = 0.0
+
+    @staticmethod
+    def _link(folder: Path, target: str) -> None:
+        """Put a link to the target in the place of the folder, which stays under another name."""
         real = folder.resolve()
         number, kept = 1, real.with_name(f"{real.name}.moved")
         while os.path.lexists(kept):
@@ -129,12 +144,10 @@ class MoveSource:
             except OSError:
                 os.rename(kept, real)
                 raise
-            self.moved = True
-            sync_folder(folder.parent)
         except OSError as error:
-            if not self.moved:
-                raise os_failure(error, str(folder)) from error
-        return {}
+            raise os_failure(error, str(folder)) from error
+        with contextlib.suppress(OSError):  # the link is there, and no way leads back
+            sync_folder(folder.parent)
 
     def end(self) -> None:
         """Give a move up; held writes go on."""
