@@ -152,7 +152,9 @@ class MoveSource:
     def end(self) -> None:
         """Give a move up; held writes go on."""
         self._files.close()
-        self._token, self._until, self._held_until = "", 0.0, 0.0
+        self._token, self._until = "", 0.0
+        if self._held_until < math.inf:  # else a commit is under way, which decides
+            self._held_until = 0.0
 
 
 def _leads_to(folder: Path, target: str) -> bool:
