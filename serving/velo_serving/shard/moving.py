@@ -72,9 +72,12 @@ class MoveSource:
         if step == "files":
             return await asyncio.to_thread(self._list, folder)
         if step == "read":
-            handle = self._files.handles[arguments["name"]]
-            read = os.pread, handle, arguments["size"], arguments["offset"]
-            return {"bytes": await asyncio.to_thread(*read)}
+            handle, size, offset = (
+                self._files.handles[arguments["name"]],
+                arguments["size"],
+                arguments["offset"],
+            )
+            return {"bytes": await asyncio.to_thread(os.pread, handle, size, offset)}
         if step == "hold":
             return await self._hold()
         if step == "commit":
