@@ -33,8 +33,9 @@ from velo.errors import (
 )
 from velo_serving import Client
 from velo_serving.catalog import moving
+from velo_serving.catalog.root import Root
 from velo_serving.hosting.processes import open_processes
-from velo_serving.protocol.types import Failure, SearchRequest
+from velo_serving.protocol.types import Failure, SearchRequest, Shape
 from velo_serving.routing.backend import Backend
 from velo_serving.routing.local_backend import open_local_backend
 from velo_serving.routing.served import ServedCollection
@@ -432,6 +433,18 @@ async def test_a_lost_answer_to_a_commit_is_asked_for_again(path: Path, tmp_path
     assert lost
     assert (path / "shard-00001").resolve() == tmp_path / "to"
     check_rows(path, load.written)
+
+
+async def test_an_index_that_was_moved_is_dropped_with_its_link(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    root = Root(tmp_path / "root")
+    with open_processes([], root=root.folder, writable=True, threads=1) as shards:
+        await shards.create("one", Shape(DIM))
+        await shards.move("one", "0", str(tmp_path / "to"), None)
+        assert [one.name for one in root.paths()] == ["one.velo"]
+        assert await shards.drop("one") == []
+    assert not (tmp_path / "to").exists()
+    assert [one.name for one in root.folder.iterdir()] == ["one.velo.moved"]
 
 
 async def test_a_commit_without_an_answer_removes_nothing(path: Path, tmp_path: Path) -> None:
