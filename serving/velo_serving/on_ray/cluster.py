@@ -304,7 +304,8 @@ class Cluster(JobSearches):
             return opened[actor]
 
         def switch(after: About, new: Any) -> Any:
-            self._actors[place], former = LAUNCHER.replace(serving, new)
+            # Ray ends an actor of ours as soon as its first handle is gone, whoever is connected to it.
+            self._actors[place], former = LAUNCHER.replace(self._actors.get(place, serving), new)
             self._about = after
             return former
 
