@@ -121,7 +121,7 @@ def rows_of(page: Page) -> list[Row]:
 
 def before_of(page: Page) -> list[Row]:
     """The rows of an earlier version beside the page, each with the ``commit`` of its library."""
-    file = page.out / f"{page.name}-before.jsonl"
+    file = page.out / "earlier" / f"{page.name}.jsonl"
     kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [one["row"] | {"commit": one["library"]["commit"][:10]} for one in kept if "row" in one]
 
@@ -258,7 +258,7 @@ REPORT = Report(
     "disk; *c a page* are codes of pages, with neither links nor codes of vectors. *Bytes* are those that "
     "the budget holds, *grown* is the growth of the process. Rates and times measured beside other work "
     "(*load* above 3) say little. A peer is drawn at the growth of its process. *Before* is an earlier "
-    "version, whose rows are in NAME-before.jsonl.",
+    "version, whose rows are in the folder earlier.",
     content=content,
     rows=lambda page: [{"row": row} for row in rows_of(page)],
     options=(Option("--lists", (), "list sizes of the curves", int),),
