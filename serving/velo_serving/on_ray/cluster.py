@@ -304,7 +304,7 @@ class Cluster(JobSearches):
             return opened[actor]
 
         def switch(after: About, new: Any) -> Any:
-            # Ray ends an actor of ours as soon as its first handle is gone, whoever is connected to it.
+            # Ray ends an actor of ours as soon as its first handle is gone, even if gateways are connected.
             self._actors[place], former = LAUNCHER.replace(self._actors.get(place, serving), new)
             self._about = after
             return former

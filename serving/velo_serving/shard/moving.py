@@ -26,7 +26,7 @@ from velo_serving.protocol.errors import ShardMovedError
 #: Writes wait for no longer, which is less than their default deadline.
 HOLD_S: Final = 8.0
 
-#: A move of which nothing is heard for this time is over; the first time includes the start of a process.
+#: A move that sends nothing for this time is over; the first time includes the start of a process.
 LEASE_S: Final = 30.0
 LEASE_FIRST_S: Final = 150.0
 

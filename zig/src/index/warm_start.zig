@@ -21,11 +21,11 @@ pub const WarmStart = struct {
     removed_count: u32,
     /// Its pages hold its lists; else its links for memory do.
     in_pages: bool = true,
-    /// These are long enough for a graph that goes on from them.
+    /// The lists are long enough for a merge to extend the graph.
     has_lists: bool = true,
 
     pub const removed = std.math.maxInt(u32);
-    /// Lists of fewer than one in so many of the usual links are too short: vertices that stay would keep them.
+    /// A merge extends graphs with at least one `lists_share`-th of the usual links: vertices that stay keep their lists.
     const lists_share = 2;
 
     pub fn init(allocator: std.mem.Allocator, path: []const u8, rows: []const u32, options: *const options_room.Options, diagnostic: *Diagnostic) Error!WarmStart {
