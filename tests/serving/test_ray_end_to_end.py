@@ -105,7 +105,9 @@ def test_groups_and_radius_through_ray(
     assert isinstance(found, velo.GroupedResult)
     assert found.groups == [[value for value, _ in row] for row in expected.groups or []]
     assert np.array_equal(found.ids, whole.ids)
-    assert found.to_arrow().equals(whole.to_arrow())
+    # Dictionaries of shards are joined in the order of their answers.
+    assert found.to_arrow().schema == whole.to_arrow().schema
+    assert found.to_arrow().to_pylist() == whole.to_arrow().to_pylist()
     radius = float(np.median(found.distances[:, 0, 0]))
     near = SearchRequest(sharded_queries, 500, (condition,), list_size=LIST_SIZE, radius=radius)
     whole = result_of(local_answer(sharded_path, near), near, 0.0)
@@ -134,7 +136,8 @@ def test_filters_and_metadata_through_ray(
                 return_metadata=list(columns),
             )
             assert np.array_equal(answer.ids, expected.ids)
-            assert [one.to_pylist() for one in answer.metadata] == expected.metadata
+            known = [table.to_pylist() for table in expected.metadata or ()]
+            assert [one.to_pylist() for one in answer.metadata] == known
             assert all(row["uniform10"] in (2, 5) for one in answer.metadata[1::2] for row in one.to_pylist())
             with pytest.raises(UnknownColumnError, match="colour"):
                 await client.search(sharded_queries, filter={"colour": 1})

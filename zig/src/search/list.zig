@@ -328,7 +328,6 @@ pub const Results = struct {
     }
 
     fn contains(self: *const Results, vertex: u32) bool {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const together = 16;
         var rest = self.slice();
         while (rest.len >= together) : (rest = rest[together..]) {
@@ -360,7 +359,6 @@ pub const Results = struct {
 
     /// Moves the items behind `one` by one place, over the last, and returns the place of `one`.
     noinline fn make_room(self: *Results, last: u32, one: Found) u32 {
-        @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
         const at = std.sort.lowerBound(Found, self.items[0..last], one, struct {
             fn order(wanted: Found, found: Found) std.math.Order {
                 return if (precedes(found, wanted)) .gt else .lt;
