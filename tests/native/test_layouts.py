@@ -9,6 +9,7 @@ import pytest
 
 from velo import _native
 from velo._native import loader
+from velo._native.declarations import declarations
 
 
 class Field(NamedTuple):
@@ -36,7 +37,7 @@ def of_library(text: str) -> dict[str, Struct]:
 def of_header(header: str) -> dict[str, Struct]:
     """The structs of a header as cffi reads them; handles, which have no fields to see, are left out."""
     ffi: Any = cffi.FFI()
-    ffi.cdef(loader.declarations(header))
+    ffi.cdef(declarations(header))
     structs = {}
     for name in ffi.list_types()[0]:
         kind = ffi.typeof(name)

@@ -11,11 +11,12 @@ import cffi
 import pytest
 
 from velo._native import abi, loader
+from velo._native.declarations import declarations
 from velo.errors import NativeLibraryError
 
 
 def test_the_typed_surface_names_every_function_of_the_header() -> None:
-    text = loader.declarations(loader.header_path().read_text())
+    text = declarations(loader.header_path().read_text())
     declared = set(re.findall(r"\b(velo_\w+)\(", text))
     typed = {name for name in vars(abi.Library) if name.startswith("velo_")}
     assert typed == declared
@@ -23,7 +24,7 @@ def test_the_typed_surface_names_every_function_of_the_header() -> None:
 
 def test_the_typed_surface_has_as_many_parameters_as_the_header() -> None:
     ffi = cffi.FFI()
-    text = loader.declarations(loader.header_path().read_text())
+    text = declarations(loader.header_path().read_text())
     ffi.cdef(text)
     for name in re.findall(r"\b(velo_\w+)\(", text):
         parameters = re.search(rf"\b{name}\(([^)]*)\)", text)[1].strip()
@@ -32,7 +33,7 @@ def test_the_typed_surface_has_as_many_parameters_as_the_header() -> None:
 
 
 def test_structs_start_with_their_size() -> None:
-    text = loader.declarations(loader.header_path().read_text())
+    text = declarations(loader.header_path().read_text())
     for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", text, re.DOTALL):
         # An element of an array and a part of a struct: the library fills both.
         if name in ("velo_completion", "velo_filter_cost", "velo_segment"):

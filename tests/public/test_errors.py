@@ -10,13 +10,14 @@ import pytest
 
 from velo import errors
 from velo._native import loader
+from velo._native.declarations import declarations
 
 NAMED = [getattr(errors, name) for name in errors.__all__]
 CLASSES = [one for one in NAMED if isinstance(one, type) and issubclass(one, errors.VeloError)]
 
 
 def statuses_in_header() -> dict[str, int]:
-    text = loader.declarations(loader.header_path().read_text())
+    text = declarations(loader.header_path().read_text())
     body = re.search(r"enum velo_status \{(.*?)\}", text, re.DOTALL)[1]
     return {name: int(value) for name, value in re.findall(r"(VELO_\w+)\s*=\s*(\d+)", body)}
 

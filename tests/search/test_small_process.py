@@ -97,7 +97,8 @@ def test_pages_of_ids_leave_the_resident_set(
     assert (released.of(vertices[vertices >= 0], complete=True) == expected[vertices >= 0]).all()
 
 
-READS = """
+#: The start of both programs: they print the anonymous memory after each step.
+START = """
     import json, sys
     import numpy as np
     import velo
@@ -109,7 +110,9 @@ READS = """
 
     def told(step, found=None):
         print(json.dumps({"step": step, "own": own(), "found": found}), flush=True)
+    """
 
+READS = """
     told("import")
     with velo.open(path, memory=memory, threads=1) as index:
         assert index.info()["plan"] == "walk"
@@ -137,18 +140,6 @@ READS = """
     """
 
 WRITES = """
-    import json, sys
-    import numpy as np
-    import velo
-    path, memory = sys.argv[1], int(sys.argv[2])
-
-    def own():
-        lines = open("/proc/self/status").read().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-
-    def told(step, found=None):
-        print(json.dumps({"step": step, "own": own(), "found": found}), flush=True)
-
     ids, new = np.arange(300), np.random.default_rng(5).standard_normal((300, 32), np.float32) * 3
     told("import")
     with velo.open(path, memory=memory, threads=1, writable=True) as index:
@@ -196,7 +187,13 @@ def test_the_whole_api_runs_in_a_small_process(tmp_path: Path) -> None:
 
 def run_in(program: str, path: Path, memory: int, limit: int) -> tuple[list[Any], int]:
     """The steps of a program in a process of `limit` bytes, and how it ended."""
-    arguments = [sys.executable, "-c", textwrap.dedent(program), str(path), str(memory)]
+    arguments = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(START) + textwrap.dedent(program),
+        str(path),
+        str(memory),
+    ]
     with contextlib.ExitStack() as stack:
         start: Any = subprocess.Popen
         with contextlib.suppress(DataError):

@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from velo._native import loader
+from velo._native.declarations import declarations
 from velo.errors import NativeLibraryError
 
 
@@ -20,7 +21,7 @@ class Limit(NamedTuple):
 @cache
 def _numbers(enum: str) -> dict[str, int]:
     """The numbers of an enum by their names. The header alone is read: no library needs to be there."""
-    text = loader.declarations(loader.header_path().read_text(encoding="utf-8"))
+    text = declarations(loader.header_path().read_text(encoding="utf-8"))
     body = re.search(rf"enum {enum} \{{(.*?)\}}", text, re.DOTALL)
     found = re.findall(r"VELO_(\w+) = (\d+)", body[1] if body else "")
     return {name.lower(): int(number) for name, number in found}

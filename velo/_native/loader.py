@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from velo._native.abi import Library
-from velo._native.declarations import MODULE, checksum, declarations, parse
+from velo._native.declarations import MODULE, checksum, parse
 from velo.errors import NativeLibraryError
-
-__all__ = ["CHECKOUT", "PACKAGED", "Native", "declarations", "header_path", "library_path", "load", "types"]
 
 #: Beside this file in a wheel.
 PACKAGED = Path(__file__).resolve().parent

@@ -62,7 +62,7 @@ def snapshot(source: Path, target: Path, shards: Sequence[str] = ()) -> None:
 
 @dataclass
 class OpenFiles:
-    """The files of an index at one moment, open to be read: writers and merges may remove them meanwhile.
+    """Open files of an index at one moment, which stay readable while merges remove them.
 
     `handles`: Descriptors by names below the folder, without ``live.json``, whose content is `manifest`.
     """
@@ -73,7 +73,7 @@ class OpenFiles:
 
     @classmethod
     def of(cls, folder: Path) -> OpenFiles:
-        """Open them; `close` must follow."""
+        """Open the files; call `close` afterwards."""
         return read_consistently(folder, lambda: cls._open(folder))
 
     @classmethod

@@ -46,7 +46,7 @@ PIECE_BYTES: Final = 1 << 20
 SHORT_BYTES: Final = 256 << 10
 ROUNDS_MAX: Final = 10
 
-#: By when the new process is there, a step of the source is done, and a lost answer to a commit is repeated.
+#: Time limits of the start of the new process, of a step at the source, and of repeated commits.
 START_S: Final = 120.0
 STEP_S: Final = 30.0
 COMMIT_S: Final = 15.0
@@ -65,7 +65,7 @@ class Source:
         self.token = token
 
     async def take(self, step: str, **arguments: Any) -> dict[str, Any]:
-        """Do a step of the move there."""
+        """Run a step of the move in that process."""
         given = {"step": step, "token": self.token, **arguments}
         try:
             return await asyncio.wait_for(self.channel.look_up("move", given, STEP_S), STEP_S)
@@ -76,7 +76,7 @@ class Source:
 
 
 class Copying(Protocol):
-    """A copy in the making, on the node of its target; ``copy`` returns the bytes of a round."""
+    """An unfinished copy on the node of its target; ``copy`` returns the bytes of a round."""
 
     async def copy(self, last: bool) -> int: ...
     async def remove(self) -> None: ...
@@ -93,7 +93,7 @@ class ShardCopy:
         self._made: Path | None = None
 
     async def copy(self, last: bool) -> int:
-        """Copy what the target lacks; the last round gives it its name."""
+        """Copy missing bytes to the target; the last round renames it."""
         listed = await self.source.take("files")
         files: Mapping[str, int] = listed["files"]
         copied = 0
@@ -155,7 +155,7 @@ class ShardCopy:
         return handle
 
     def _finish(self, files: set[str], manifest: bytes | None, mode: int) -> None:
-        """Complete the copy: without files of earlier moments, synced, under its name."""
+        """Complete the copy: remove obsolete files, sync the others and rename the folder."""
         fresh = self._fresh
         for name in set(self._sizes) - files:
             (fresh / name).unlink()
@@ -245,7 +245,7 @@ async def move_shard(
 
 
 def check_move(about: About, shard: str) -> None:
-    """Refuse a shard that there is not, or one with replicas."""
+    """Raise an error if the shard does not exist or has replicas."""
     names = [entry.name for entry in about.collection.shards]
     if shard not in names:
         raise InvalidArgumentError(
@@ -263,7 +263,7 @@ def _check_outside(collection: Collection, folder: str, target: str) -> None:
 
 
 async def _await_start(launcher: Launcher[H], about: About, started: Mapping[Place, H]) -> None:
-    """Wait until the new process is there. It finds no index yet."""
+    """Wait until the new process runs. It finds no index yet."""
     healths = await asyncio.to_thread(launcher.healths, about, started, START_S, None)
     for health in healths.values():
         error = None if health.failure is None else health.failure.to_error()
@@ -277,7 +277,7 @@ async def _state(channel: ShardChannel) -> Any:
 
 
 async def _commit(source: Source, target: str) -> None:
-    """Let the source go over to the target; an answer that was lost is asked for again."""
+    """Commit at the source; repeat the request if its answer is lost."""
     deadline = time.monotonic() + COMMIT_S
     while True:
         try:

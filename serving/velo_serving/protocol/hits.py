@@ -69,14 +69,14 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables as one; shards may disagree on the type of a column."""
+    """Concatenate tables; shards may disagree on the type of a column."""
     if all(one.schema == tables[0].schema for one in tables):
         return pa.concat_tables(tables)
     return pa.concat_tables(map(plain, tables), promote_options="permissive")
 
 
 def rows_at(places: Sequence[tuple[pa.Table, int]]) -> pa.Table:
-    """Rows of tables, of which there is at least one, as a table."""
+    """Return rows of one or more tables as one table."""
     tables = {id(table): table for table, _ in places}
     starts = dict(zip(tables, itertools.accumulate(map(len, tables.values()), initial=0), strict=False))
     return joined(list(tables.values())).take([starts[id(table)] + row for table, row in places])

@@ -169,7 +169,7 @@ class ShardDirectory(Generic[H]):
 
     @contextmanager
     def _alone(self, collection: str) -> Iterator[About]:
-        """Keep a collection from other changes."""
+        """Reject other changes of a collection."""
         if not self._changing.acquire(blocking=False):
             raise BusyError("another collection is being created, published or dropped")
         try:

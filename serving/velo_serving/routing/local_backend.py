@@ -81,7 +81,7 @@ class LocalChannel:
         return await self.shard.look_up(what, arguments)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Write where the shard is; the caller limits the time."""
+        """Write to the current shard; the caller limits the time."""
         while True:
             try:
                 return await self.shard.write(what, arguments, timeout_s)
@@ -124,7 +124,7 @@ class _LocalLauncher:
         """Do nothing: the only gateway of these shards starts the next generation itself."""
 
     def await_left(self, former: Mapping[Place, LocalChannel], timeout_s: float) -> None:
-        """Wait until the gateway has closed all channels, or no search of a moved shard is at work."""
+        """Wait until the gateway has closed all channels, or no search of a moved shard runs."""
         for one in former.values():
             while not (one.shard.idle if one.shard.moved else one.closed.is_set()):
                 time.sleep(LOOK_S)
@@ -134,7 +134,7 @@ class _LocalLauncher:
             one.shard.close()
 
     def replace(self, former: LocalChannel, new: LocalChannel) -> tuple[LocalChannel, LocalChannel]:
-        """Let the channel that the gateway has lead to the new shard."""
+        """Connect the channel of the gateway to the new shard."""
         former.shard, new.shard = new.shard, former.shard
         return former, new
 

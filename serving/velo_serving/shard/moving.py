@@ -23,7 +23,7 @@ from velo.folder.replace import os_failure, sync_folder
 from velo.folder.snapshot import OpenFiles
 from velo_serving.protocol.errors import ShardMovedError
 
-#: Writes wait for no longer, which is less than their default deadline.
+#: The longest hold of writes, shorter than their default deadline.
 HOLD_S: Final = 8.0
 
 #: A move that sends nothing for this time is over; the first time includes the start of a process.
@@ -35,11 +35,11 @@ LOOK_S: Final = 0.005
 
 
 class MoveSource:
-    """A shard that can be moved, and the move that is under way, if there is one."""
+    """The state of a shard that can be moved, and of its current move."""
 
     def __init__(self, name: str) -> None:
         self.moved = False
-        #: Writes at work.
+        #: Running writes.
         self.writing: set[Future[Any]] = set()
         self._name = name
         self._token = ""
@@ -52,17 +52,17 @@ class MoveSource:
             raise BusyError(f"shard {self._name} is being moved")
 
     async def admit(self) -> None:
-        """Wait while writes are held; ShardMovedError once they belong elsewhere."""
+        """Wait while writes are held; raise ShardMovedError after a move."""
         while not self.moved and time.monotonic() < self._held_until:
             await asyncio.sleep(LOOK_S)
         if self.moved:
             raise ShardMovedError(f"shard {self._name} was moved; nothing was written to its former folder")
 
     async def take(self, folder: Path, arguments: Mapping[str, Any], is_busy: bool) -> dict[str, Any]:
-        """One step of a move."""
+        """Run one step of a move."""
         step, token = arguments["step"], arguments.get("token")
         if step == "commit" and _leads_to(folder, arguments["target"]):
-            self.moved = True  # it did, before the answer was lost
+            self.moved = True  # the answer of an earlier commit was lost
             return {}
         if step == "begin":
             return self._begin(folder, is_busy)
@@ -97,7 +97,7 @@ class MoveSource:
         return {"token": self._token, "folder": str(folder.resolve())}
 
     def _list(self, folder: Path) -> dict[str, Any]:
-        """Open the files of this moment in the place of those of an earlier one."""
+        """Open the current files and close those of the round before."""
         self._files.close()
         self._files = files = OpenFiles.of(folder)
         return {
@@ -108,7 +108,7 @@ class MoveSource:
         }
 
     async def _hold(self) -> dict[str, Any]:
-        """Let further writes wait, and wait for those at work."""
+        """Hold further writes, and wait for running ones."""
         self._held_until = time.monotonic() + HOLD_S
         while self.writing:
             if time.monotonic() > self._held_until:
@@ -117,7 +117,7 @@ class MoveSource:
         return {}
 
     async def _commit(self, folder: Path, target: str) -> dict[str, Any]:
-        """Let the shard be at the target from now on, unless writes went on since they were held."""
+        """Link the folder to the target, unless the hold of writes has ended."""
         if time.monotonic() >= self._held_until:
             raise BusyError(f"writes to shard {self._name} waited for {HOLD_S:g} s; it was not moved")
         self._held_until = math.inf  # also if the caller is canceled
@@ -132,7 +132,7 @@ class MoveSource:
 
     @staticmethod
     def _link(folder: Path, target: str) -> None:
-        """Put a link to the target in the place of the folder, which stays under another name."""
+        """Rename the folder and put a link to the target in its place."""
         real = folder.resolve()
         number, kept = 1, real.with_name(f"{real.name}.moved")
         while os.path.lexists(kept):
@@ -149,11 +149,11 @@ class MoveSource:
                 raise
         except OSError as error:
             raise os_failure(error, str(folder)) from error
-        with contextlib.suppress(OSError):  # the link is there, and no way leads back
+        with contextlib.suppress(OSError):  # the link exists: the move is complete
             sync_folder(folder.parent)
 
     def end(self) -> None:
-        """Give a move up; held writes go on."""
+        """End a move; held writes continue."""
         self._files.close()
         self._token, self._until = "", 0.0
         if self._held_until < math.inf:  # else a commit is under way, which decides

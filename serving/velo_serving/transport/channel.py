@@ -125,7 +125,7 @@ class SocketChannel:
         return decode(await self._call(what, timeout_s, arguments), dict)
 
     async def write(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Write where the shard is; the caller limits the time."""
+        """Write to the current process of the shard; the caller limits the time."""
         while True:
             link = self._link
             try:
@@ -137,7 +137,7 @@ class SocketChannel:
                     await asyncio.sleep(FOLLOW_S)
 
     async def _follow(self, former: _Link | None) -> ShardHealth:
-        """Go over to the new process of a shard that was moved; calls under way end at the former one."""
+        """Connect to the new process of a moved shard; running calls end at the former one."""
         endpoint = await self._locate()
         if endpoint == self._endpoint and self._link is former:
             raise ShardUnavailableError(
