@@ -230,6 +230,8 @@ def look():
         time.sleep(0.001)
 
 with velo.open(sys.argv[1], writable=True, memory="16MiB", merge_memory="16MiB", threads=1) as index:
+    index.delete([1_199])
+    index.flush()  # loads the code of compaction and the types of the library
     before = peak = own()
     ended = False
     looks = threading.Thread(target=look)
