@@ -189,8 +189,10 @@ def test_a_walk_over_a_failing_device_finds_the_nearest_or_names_the_page(
     velo.build(tmp_path / "i", rows, calibrate=False, threads=2, **build).close()
     seed = int(random.integers(1 << 32))
     print(f"simulated_seed={seed}")
-    benign = LATE | SHORT | AGAIN | REORDERED | EIO_ONCE
-    worlds = [(1, 0), (seed, benign), (seed, EVERYTHING), *((seed, faults) for faults in HARMFUL)]
+    benign = LATE | SHORT | AGAIN | REORDERED
+    # A query repeats eight failed reads in all, and a walk of a hundred pages may meet more.
+    harmful = (EIO_ONCE, benign | EIO_ONCE, EVERYTHING, *HARMFUL)
+    worlds = [(1, 0), (seed, benign), *((seed, faults) for faults in harmful)]
     file = sample.folder / "sample_queries.u8bin"
     truth = brute_force(rows, queries, 10).ids
     for links, how in ((PAGES, "asynchronous"), (PAGES_LEAST, "blocking")):
@@ -207,4 +209,4 @@ def test_a_walk_over_a_failing_device_finds_the_nearest_or_names_the_page(
                 differences = rows[one["ids"]].astype(np.float64) - queries[place]
                 assert one["distances"] == (differences**2).sum(1).tolist()
             shares = [len(set(one["ids"]) & set(truth[place].tolist())) / 10 for one, place in answered]
-            assert not shares or np.mean(shares) > 0.9  # a harmful device may fail all searches
+            assert (len(shares) < 20 and number > 1) or np.mean(shares) > 0.9  # a harmful device may fail most
