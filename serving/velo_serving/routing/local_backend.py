@@ -72,10 +72,14 @@ class LocalChannel:
 
     async def health(self) -> ShardHealth:
         """Return the health of the shard; in a thread, because it may have to open the index again."""
-        return replace(await asyncio.to_thread(self.shard.health), version=self._version)
+        shard = self.shard
+        with shard.used():
+            return replace(await asyncio.to_thread(shard.health), version=self._version)
 
     async def trial(self, timeout_s: float) -> bool:
-        return await self.shard.trial(timeout_s)
+        shard = self.shard
+        with shard.used():
+            return await shard.trial(timeout_s)
 
     async def look_up(self, what: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         return await self.shard.look_up(what, arguments)
@@ -124,7 +128,7 @@ class _LocalLauncher:
         """Do nothing: the only gateway of these shards starts the next generation itself."""
 
     def await_left(self, former: Mapping[Place, LocalChannel], timeout_s: float) -> None:
-        """Wait until the gateway has closed all channels, or no search of a moved shard runs."""
+        """Wait until the gateway has closed all channels, or no call of a moved shard runs."""
         for one in former.values():
             while not (one.shard.idle if one.shard.moved else one.closed.is_set()):
                 time.sleep(LOOK_S)

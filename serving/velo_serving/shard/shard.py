@@ -123,7 +123,7 @@ class Shard:
         self._closed = False
         self._folder = Path(spec.path)  # or the location where it was found
         self._ended = 0  # searches that the index has answered
-        self._asked = 0  # requests of several queries, or heavy ones, that are at work
+        self._used = 0  # running calls, without those of `search_each`
         self._turns = _Turns()
         self._moves = MoveSource(spec.name)
         self._writer = ShardWriter(spec.name, spec.writable, self._moves)
@@ -205,16 +205,13 @@ class Shard:
     async def search(self, request: SearchRequest, timeout_s: float | None = None) -> ShardReply:
         """Answer a request, in parts, so that other requests wait for a part only."""
         index = self._opened
-        self._asked += 1
-        try:
+        with self.used():
             if request.is_heavy:
                 return await self._aside.run(self._reply(index, request, timeout_s))
             with self._turns.light():
                 if _is_plain(request):
                     return await self._reply(index, request, timeout_s)
                 return await self._aside.run(self._reply(index, request, timeout_s))
-        finally:
-            self._asked -= 1
 
     @property
     def moved(self) -> bool:
@@ -223,8 +220,17 @@ class Shard:
 
     @property
     def idle(self) -> bool:
-        """Whether no search is at work."""
-        return not (self._asked or self._turns.at_work)
+        """Whether no call runs."""
+        return not (self._used or self._turns.at_work)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Count a running call: a shard that was moved is closed after the last one."""
+        self._used += 1
+        try:
+            yield
+        finally:
+            self._used -= 1
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
         """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
@@ -254,7 +260,8 @@ class Shard:
     async def look_up(self, what: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if what == "move":
             return await self._moves.take(self._folder, arguments, self._writer.maintains)
-        return await asyncio.to_thread(look_up, self._opened, what, arguments)
+        with self.used():
+            return await asyncio.to_thread(look_up, self._opened, what, arguments)
 
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
