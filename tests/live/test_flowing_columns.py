@@ -201,7 +201,7 @@ schema = pa.schema(
      ("bytes", pa.binary()), ("number", pa.int64())]
 )
 with velo.create(sys.argv[1], dim=8, metadata=schema, threads=1, durability="process") as index:
-    for _ in range(4):
+    for _ in range(6):
         texts = [random.bytes(8_000).hex() for _ in range(300)]
         columns = {
             "text": texts,
@@ -230,13 +230,13 @@ def look():
         time.sleep(0.001)
 
 with velo.open(sys.argv[1], writable=True, memory="16MiB", merge_memory="16MiB", threads=1) as index:
-    index.delete([1_199])
+    index.delete([1_799])
     index.flush()  # loads the code of compaction and the types of the library
     before = peak = own()
     ended = False
     looks = threading.Thread(target=look)
     looks.start()
-    index.delete(range(0, 1_200, 5))
+    index.delete(range(0, 1_800, 5))
     index.optimize()
     ended = True
     looks.join()
@@ -250,8 +250,8 @@ def test_a_merge_holds_a_part_of_its_columns_in_memory(run_python: Any, tmp_path
     done = run_python(_WRITES, tmp_path / "i")
     assert done.returncode == 0, done.stderr
     columns = sum(file.stat().st_size for file in (tmp_path / "i").rglob("columns.arrow"))
-    # The graph of 960 rows takes a MiB, Arrow's pool a few.
-    bound = 32 << 20
+    # The graph of 1,440 rows takes a MiB, Arrow's pool a few.
+    bound = 40 << 20
     assert columns > 2 * bound
     done = run_python(_MERGES, tmp_path / "i")
     assert done.returncode == 0, done.stderr
