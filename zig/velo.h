@@ -668,9 +668,9 @@ typedef enum velo_durability {
 
 typedef struct velo_live_options {
     uint32_t struct_size;
-    int32_t writable;              /* 1: as the one writer; VELO_BUSY where there is another */
+    int32_t writable;              /* 1: also to write; any number of processes may */
     int32_t durability;            /* velo_durability */
-    uint32_t reserved;
+    uint32_t timeout_ms;           /* how long a call waits for one of another process; then VELO_BUSY. 0 = 60 s */
     uint64_t checkpoint_bytes;     /* a longer log is folded into tombstones; 0 = 4 MiB, or n / 16 where that is more */
     uint64_t delta_bytes;          /* what rows that no segment holds may take; 0 = 64 MiB */
     velo_folder *folder;           /* the folder, `path` being its name for messages; NULL = the one at `path` */
@@ -708,7 +708,9 @@ typedef enum velo_outcome {
     VELO_OUTCOME_FULL = 2,         /* the delta has no room; `row`: the bytes that the call takes of it */
     VELO_OUTCOME_STALE = 3,        /* `layout` is no longer that of the folder, or a row of an update is there no more */
     VELO_OUTCOME_REPEATED = 4,     /* a call of this request was done before; the struct tells of that */
-    VELO_OUTCOME_NO_ROW_NUMBER = 5 /* the id of `row` is no number that the index ever gave; nothing was done */
+    VELO_OUTCOME_NO_ROW_NUMBER = 5,/* the id of `row` is no number that the index ever gave; nothing was done */
+    VELO_OUTCOME_MOVED = 6         /* of every call that writes: another process changed the segments, and nothing was done: open
+                                    * it again and repeat the call. This handle answers what it saw last */
 } velo_outcome;
 
 typedef enum velo_id_kind { VELO_IDS_ROW = 0, VELO_IDS_NUMBERS = 1, VELO_IDS_STRINGS = 2 } velo_id_kind;
@@ -728,7 +730,7 @@ typedef struct velo_live_insert_options {
     uint32_t buffer_count;         /* other, in these sizes: the library makes the batch */
     uint32_t column_count;         /* of them */
     uint32_t mark;                 /* not 0: columns were added since the index was made, and this number precedes the batch */
-    uint32_t zero;
+    uint32_t timeout_ms;           /* as of velo_live_options, of this call; 0 = as there */
 } velo_live_insert_options;
 
 typedef struct velo_live_info {
@@ -788,14 +790,20 @@ typedef struct velo_live_record {
 /* Three calls open it, since ids are in the caller's files: open, attach the ids of each segment in the order of its vertices
  * (borrowed until close), begin, which reads tombstones and log. begin
  * also takes what the segments' files say, which the root keeps from the first write on: the velo_id_kind (-1: no segment says),
- * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. */
+ * the number behind that of the last row where ids are such, and the columns (NULL: none). What the root says goes first. Where
+ * other processes changed the segments since velo_live_open, begin is VELO_UNSUPPORTED with argument "moved": open it again. */
 int32_t velo_live_open(const char *path, const velo_live_options *options, velo_live *live_out);
 /* A live index without rows in `path`, an empty folder. `schema` is kept in live.json, or NULL. */
 int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t dtype, const char *schema);
 /* The folder of a segment inside the index (velo_live_info.is_written), and its uuid, NUL-terminated; 65 bytes each hold any. */
 int32_t velo_live_segment(velo_live live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
-/* The folder of a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32 bytes. */
+/* Makes an empty folder for a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32
+ * bytes. It is held: no process takes it away before it is committed, released, or the handle is closed. hold_segment does
+ * the same with the name of one that was begun before, by a process that is gone; no later segment gets its number. Where no
+ * segment can have had it this is VELO_INVALID_ARGUMENT. release_segment leaves the folder; one without a hold goes with the next sweep. */
 int32_t velo_live_next_segment(velo_live live, char *path_out, uint64_t capacity);
+int32_t velo_live_hold_segment(velo_live live, const char *path);
+int32_t velo_live_release_segment(velo_live live, const char *path);
 int32_t velo_live_attach(velo_live live, uint32_t segment, const velo_ids *ids);
 int32_t velo_live_begin(velo_live live, int32_t id_kind, uint64_t next_row, const char *schema);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
@@ -818,9 +826,14 @@ int32_t velo_live_insert_segment(velo_live live, const velo_ids *ids, const velo
  * done, and the outcome is VELO_OUTCOME_STALE. */
 int32_t velo_live_update(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, uint64_t layout,
                          const uint32_t *segments, const uint32_t *vertices, velo_live_done *done_out);
-/* A reader's look at what the writer, another process, did since: 0 nothing, 1 something, 2 the segments are others now, so it
- * has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
+/* A look at what other processes did since, of a reader or a writer; it waits for no sync and no lock of theirs. 0 nothing, 1
+ * something, 2 the segments are others now, so it has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live live, int32_t *changed_out);
+/* Where a number stands that grows with all that other processes, or this one, make visible: while it is as it was before the
+ * last refresh, a refresh would find nothing. NULL: there is no such place (no process has written since the system
+ * started). To be asked again after each refresh, and refresh at least every 100 ms, since somebody may delete the file
+ * behind it. What it points to stays until the handle is closed, and may be read atomically at any time. */
+int32_t velo_live_changes(velo_live live, const uint64_t **changes_out);
 int32_t velo_live_view_take(velo_live live, velo_live_view **view_out);
 /* Another number once a call of this handle may have changed what a view shows; 0 after it was closed. */
 uint64_t velo_live_version(velo_live live);
@@ -855,7 +868,7 @@ int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */
 int32_t velo_live_sync(velo_live live);
 int32_t velo_live_info_get(velo_live live, velo_live_info *info_out);
-/* A writer syncs. The handle is closed, whatever the status is but VELO_BUSY. */
+/* A writer syncs, also where another process does not let go of the folder. The handle is closed, whatever the status is but VELO_BUSY. */
 int32_t velo_live_close(const velo_live *live);
 
 #endif

@@ -20,7 +20,7 @@ pub const LiveOptions = extern struct {
     struct_size: u32 = @sizeOf(LiveOptions),
     writable: i32 = 0,
     durability: i32 = 0,
-    reserved: u32 = 0,
+    timeout_ms: u32 = 0,
     checkpoint_bytes: u64 = 0,
     delta_bytes: u64 = 0,
     folder: ?*live_room.SharedFolder = null,
@@ -66,7 +66,7 @@ pub const InsertOptions = extern struct {
     buffer_count: u32 = 0,
     column_count: u32 = 0,
     mark: u32 = 0,
-    zero: u32 = 0,
+    timeout_ms: u32 = 0,
 };
 
 pub const LiveInfo = extern struct {
@@ -181,12 +181,13 @@ fn open(self: *LiveHandle, path: []const u8, o: LiveOptions) i32 {
         if (err == error.FileNotFound or err == error.NotDir) return fail(.not_an_index, .{ .argument = "path" }, "{s} is no folder", .{path});
         return fail(.io, .{ .argument = "path" }, "cannot open {s}: {t}", .{ path, err });
     };
-    const live_options: live_room.Options = .{
+    var live_options: live_room.Options = .{
         .writable = o.writable != 0,
         .durability = @enumFromInt(o.durability),
         .checkpoint_bytes = o.checkpoint_bytes,
         .delta_bytes = if (o.delta_bytes > 0) o.delta_bytes else 64 << 20,
     };
+    if (o.timeout_ms > 0) live_options.timeout_ns = nanoseconds(o.timeout_ms);
     self.live = Folder.open(common.allocator, &self.store, live_options, &diagnostic) catch |err| {
         self.store.deinit();
         return fail_live(err, &diagnostic);
@@ -225,13 +226,41 @@ pub fn put_names(path: []const u8, uuid: []const u8, path_out: ?[*]u8, uuid_out:
     return ok;
 }
 
+fn nanoseconds(milliseconds: u32) u64 {
+    return @as(u64, milliseconds) * std.time.ns_per_ms;
+}
+
 export fn velo_live_next_segment(handle: Handle, path_out: ?[*]u8, capacity: u64) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     const out = path_out orelse return common.null_argument("path_out");
     if (capacity < 32) return fail(.invalid_argument, .{ .argument = "capacity" }, "a path takes 32 bytes", .{});
     var buffer: [32]u8 = undefined;
-    common.put_text(out[0..@intCast(capacity)], self.live.next_segment(&buffer));
+    var diagnostic: Diagnostic = .{};
+    common.put_text(out[0..@intCast(capacity)], self.live.next_segment(&buffer, &diagnostic) catch |err| return fail_live(err, &diagnostic));
+    return ok;
+}
+
+export fn velo_live_hold_segment(handle: Handle, path: ?[*:0]const u8) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
+    const name = path orelse return common.null_argument("path");
+    var diagnostic: Diagnostic = .{};
+    return status_of(self.live.hold_segment(std.mem.span(name), &diagnostic), &diagnostic);
+}
+
+export fn velo_live_release_segment(handle: Handle, path: ?[*:0]const u8) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
+    self.live.release_segment(std.mem.span(path orelse return common.null_argument("path")));
+    return ok;
+}
+
+export fn velo_live_changes(handle: Handle, changes_out: ?*?*const u64) i32 {
+    const self = begun(handle) catch return errors.last_status();
+    defer handles.leave(handle);
+    const out = changes_out orelse return common.null_argument("changes_out");
+    out.* = self.live.changes_place();
     return ok;
 }
 
@@ -357,6 +386,8 @@ fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
 
 const Given = struct {
     rows: live_room.Rows,
+    /// Null: as the handle was opened.
+    timeout_ns: ?u64,
     /// The metadata, where it is not as the caller has it.
     encoded: ?[]u8 = null,
 
@@ -402,7 +433,7 @@ fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i3
         status.* = common.out_of_memory();
         return null;
     };
-    return .{ .encoded = encoded, .rows = .{
+    return .{ .encoded = encoded, .timeout_ns = if (o.timeout_ms > 0) nanoseconds(o.timeout_ms) else null, .rows = .{
         .count = o.row_count,
         .kind = kind,
         .is_upsert = o.is_upsert != 0,
@@ -422,7 +453,7 @@ export fn velo_live_insert(handle: Handle, ids: ?*const IdColumn, options: ?*con
     const rows = given.rows;
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.insert(rows, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.insert(rows, given.timeout_ns, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_reserve(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, done_out: ?*LiveDone) i32 {
@@ -434,7 +465,7 @@ export fn velo_live_reserve(handle: Handle, ids: ?*const IdColumn, options: ?*co
     const rows = given.rows;
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.reserve(rows, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.reserve(rows, given.timeout_ns, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_insert_segment(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, first_row: u64, path: ?[*:0]const u8, uuid: ?[*:0]const u8, segment_ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
@@ -453,7 +484,7 @@ export fn velo_live_insert_segment(handle: Handle, ids: ?*const IdColumn, option
     };
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.insert_segment(call, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.insert_segment(call, given.timeout_ns, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_update(handle: Handle, ids: ?*const IdColumn, options: ?*const InsertOptions, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, done_out: ?*LiveDone) i32 {
@@ -468,7 +499,7 @@ export fn velo_live_update(handle: Handle, ids: ?*const IdColumn, options: ?*con
     defer common.allocator.free(places);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.update(rows, .{ .layout = layout, .rows = places }, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.update(rows, .{ .layout = layout, .rows = places }, given.timeout_ns, &diagnostic), done_out, &diagnostic);
 }
 
 export fn velo_live_sweep(handle: Handle) i32 {
@@ -481,14 +512,13 @@ export fn velo_live_sweep(handle: Handle) i32 {
 export fn velo_live_refresh(handle: Handle, changed_out: ?*i32) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
-    defer self.changed();
     var diagnostic: Diagnostic = .{};
-    const changed = self.live.refresh(&diagnostic) catch |err| {
-        if (!self.live.moved) return fail_live(err, &diagnostic);
-        if (changed_out) |out| out.* = 2;
-        return ok;
+    const found = self.live.refresh(&diagnostic) catch |err| {
+        self.changed();
+        return fail_live(err, &diagnostic);
     };
-    if (changed_out) |out| out.* = @intFromBool(changed);
+    if (found != .nothing) self.changed();
+    if (changed_out) |out| out.* = @intFromEnum(found);
     return ok;
 }
 

@@ -4,7 +4,10 @@ const store = @import("store.zig");
 const folder = @import("folder.zig");
 const diagnostics = @import("diagnostic.zig");
 
+/// live.page, which processes share.
+pub const page = @import("page.zig");
 pub const FolderStore = store.FolderStore;
+pub const Stat = store.Stat;
 pub const SharedFolder = store.SharedFolder;
 pub const Live = folder.Live;
 pub const Options = folder.Options;
@@ -40,6 +43,7 @@ test {
     _ = store;
     _ = folder;
     _ = diagnostics;
+    _ = page;
     _ = find;
     _ = manifest;
     _ = wal;
