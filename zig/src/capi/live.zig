@@ -100,12 +100,10 @@ pub const LiveHandle = struct {
     /// Syncs now and then what nobody waits for.
     syncer: ?std.Thread = null,
     stop: std.Thread.ResetEvent = .{},
-    /// Counts calls that may have changed what a view shows.
-    version: std.atomic.Value(u64) = .init(1),
 
     /// At the end of such a call, whatever became of it.
     pub fn changed(self: *LiveHandle) void {
-        _ = self.version.fetchAdd(1, .acq_rel);
+        _ = self.live.version.fetchAdd(1, .acq_rel);
     }
 
     fn deinit(self: *LiveHandle) void {
@@ -525,7 +523,7 @@ export fn velo_live_refresh(handle: Handle, changed_out: ?*i32) i32 {
 export fn velo_live_version(handle: Handle) u64 {
     const self = handles.enter(LiveHandle, "live", handle) catch return 0;
     defer handles.leave(handle);
-    return self.version.load(.acquire);
+    return self.live.version.load(.acquire);
 }
 
 export fn velo_live_sync(handle: Handle) i32 {

@@ -261,7 +261,8 @@ pub const View = struct {
     allocator: std.mem.Allocator,
     /// Of segments and delta: rows have other numbers once a commit has changed it.
     layout: u64,
-    delta_layout: u64,
+    /// Commits that made a segment of the delta.
+    flushes: u64,
     sequence: u64,
     /// Of the columns that its rows have.
     schema_version: u64,

@@ -1,14 +1,16 @@
-//! A folder with live data, open: to read, or to write as the only process that does.
+//! A folder with live data, open: to read, or to write, as any number of processes may.
 //!
-//! A write goes: ids are looked up, a record is appended to the log, synced where durability asks for it, applied,
-//! acknowledged. One sync serves all that wait for it. Checkpoints commit the log into new files, so it stays short.
-//! A sync that fails leaves the writer poisoned: the content of the device is unknown, so it writes no more until it is
-//! opened again and has read it.
+//! A write goes, with the folder's lock: what others wrote is read, ids are looked up, a record is appended to the log and applied.
+//! Without the lock it is synced where durability asks for it, and acknowledged. One sync serves all that wait for it. Checkpoints
+//! commit the log into new files, so it stays short. A sync that fails leaves the writer poisoned: the content of the device is
+//! unknown, so it writes no more until it is opened again. Other processes write everything anew before they go on.
+//! The part that is about other processes is in calls.zig.
 //!
 //! Opening takes three calls, since ids are in the caller's files: `open` says which segments there are, `attach` brings the
 //! ids of each, `begin` reads tombstones and log.
 const std = @import("std");
 const base = @import("base");
+const calls_file = @import("calls.zig");
 const dead_file = @import("deleted.zig");
 const delta_room = @import("delta.zig");
 const diagnostics = @import("diagnostic.zig");
@@ -18,12 +20,14 @@ const wal_file = @import("wal.zig");
 const moment = @import("moment.zig");
 const rows_file = @import("rows.zig");
 const manifest_file = @import("manifest.zig");
+const page_file = @import("page.zig");
 const scan = @import("scan.zig");
 const BitSet = base.BitSet;
 const Delta = delta_room.Delta;
 const Diagnostic = diagnostics.Diagnostic;
 const Error = diagnostics.Error;
 const Ids = find.Ids;
+const Page = page_file.Page;
 const Row = delta_room.Row;
 const View = delta_room.View;
 const file_error = diagnostics.file_error;
@@ -45,6 +49,8 @@ pub const Options = struct {
     checkpoint_bytes: u64 = 0,
     /// The largest size of the delta; a write that would exceed it is refused: Done.outcome.
     delta_bytes: u64 = 64 << 20,
+    /// The longest time that a call waits for a call of another process.
+    timeout_ns: u64 = 60 * std.time.ns_per_s,
     /// Decides uuid and salts; the system's randomness unless a test says otherwise.
     seed: ?u64 = null,
 };
@@ -70,7 +76,12 @@ pub const Outcome = enum(u8) {
     repeated = 4,
     /// The id of `row` is no number that this index ever gave: nothing was done.
     no_row_number = 5,
+    /// Another process changed the segments: nothing was done, and the folder has to be opened again.
+    moved = 6,
 };
+
+/// The result of a look at what others did.
+pub const Found = enum(u8) { nothing = 0, something = 1, moved = 2 };
 
 pub const Done = struct {
     outcome: Outcome = .done,
@@ -117,7 +128,7 @@ pub const Info = struct {
 pub const Expected = struct { layout: u64, rows: []const Row };
 
 /// Numbers of the rows of one call.
-const Numbers = struct {
+pub const Numbers = struct {
     first: u64,
     count: u64,
 
@@ -161,11 +172,17 @@ pub const Commit = struct {
 /// A manifest holds segments and requests beside it.
 const schema_bytes_max = manifest_file.bytes_max / 2;
 const least_bytes = 4 << 20;
+/// A segment that was begun earlier has no number so far ahead.
+const numbers_ahead = 1000;
 const temporary = manifest_file.file_name ++ ".tmp";
+const part_stem = "part-";
+/// How long the end of a writer waits for others.
+const finish_ns = std.time.ns_per_s;
 
 pub fn Live(comptime Store: type) type {
     return struct {
         const Self = @This();
+        const calls = calls_file.Calls(Self);
 
         pub const Segment = struct {
             path: []const u8,
@@ -205,20 +222,31 @@ pub fn Live(comptime Store: type) type {
         };
 
         /// A record that waits for its sync: rows that it takes away, and the records of the delta once it is seen.
-        const Waiting = struct { sequence: u64, rows: []Row, records: u32 };
+        pub const Waiting = struct { sequence: u64, rows: []Row, records: u32 };
+        /// The folder of a segment in the making.
+        const Held = struct { path: []const u8, hold: Store.Hold };
 
         allocator: std.mem.Allocator,
         store: *Store,
         options: Options,
         prng: base.Prng,
+        /// Threads that write go one after the other: with it they wait for the folder's lock, and then for `mutex`.
+        turn: std.Thread.Mutex = .{},
         /// A writer's, also while it makes a new manifest.
         mutex: std.Thread.Mutex = .{},
+        /// Whoever has `mutex` has the folder's lock, too, and has read all that was written.
+        is_current: std.atomic.Value(bool) = .init(false),
         /// Guards also what views copy, and is held for no sync: no search waits for the device. Taken after
         /// `mutex` where both are.
         seen: std.Thread.Mutex = .{},
         /// A sync has ended, or the writer was poisoned.
         changed: std.Thread.Condition = .{},
 
+        /// What processes share; null: this one reads, and there is none.
+        page: ?*Page = null,
+        boot: [16]u8,
+        /// Counts what may have changed what a view shows.
+        version: std.atomic.Value(u64) = .init(1),
         begun: bool = false,
         uuid: [32]u8 = @splat('0'),
         dim: u32 = 0,
@@ -239,21 +267,26 @@ pub fn Live(comptime Store: type) type {
         requests: manifest_file.Requests = .{},
         generation: u64 = 0,
         next_row: u64 = 0,
-        /// Below it, and of rows that are still to come: nobody was told them.
+        /// Below it, and of rows that are still to come, in any process: nobody was told them.
         reserved: std.ArrayList(Numbers) = .empty,
         next_file: u64 = 1,
         segments: std.ArrayList(Segment) = .empty,
         delta: *delta_room.Delta,
         /// Changes with every commit: rows have other numbers then.
         layout: u64 = 1,
-        /// Of the delta's rows.
-        delta_layout: u64 = 1,
-        /// A reader found other segments than it has open.
+        /// Commits that made a segment of the delta, by any process: its rows had other numbers before.
+        flushes: u64 = 0,
+        /// Other segments were found than are open.
         moved: bool = false,
+        held: std.ArrayList(Held) = .empty,
         /// Named by the manifest that was read. Null until the first write after a build: there is no log and no live.json, and
         /// the files of the one segment are in the folder of the index itself.
         wal_name: ?[]const u8 = null,
         wal: ?Store.File = null,
+        /// Of the manifest that names it.
+        wal_generation: u64 = 0,
+        /// No longer the log, to be closed when its sync has ended.
+        retired: ?Store.File = null,
         wal_header: wal_file.Header = undefined,
         /// The offset of the first record that is a change: behind those that were carried over.
         wal_begin: u64 = 0,
@@ -268,6 +301,8 @@ pub fn Live(comptime Store: type) type {
         synced_offset: u64 = 0,
         last_is_promise: bool = false,
         syncing: bool = false,
+        /// The log that is synced.
+        syncing_generation: u64 = 0,
         poisoned: bool = false,
         waiting: std.ArrayList(Waiting) = .empty,
         checkpoint_at: u64 = 0,
@@ -275,16 +310,13 @@ pub fn Live(comptime Store: type) type {
         // ---- opening ----
 
         pub fn open(allocator: std.mem.Allocator, store: *Store, options: Options, diagnostic: *Diagnostic) Error!Self {
-            if (options.writable and !(store.lock_for_writing() catch |err| return file_error(diagnostic, ".", "lock", err))) {
-                diagnostic.say("another process writes to this index", .{});
-                return error.Busy;
-            }
             var self: Self = .{
                 .allocator = allocator,
                 .store = store,
                 .options = options,
                 .prng = .init(options.seed orelse std.crypto.random.int(u64)),
                 .delta = try .create(allocator),
+                .boot = store.boot(),
             };
             errdefer self.deinit();
             try self.read_manifest(diagnostic);
@@ -295,6 +327,8 @@ pub fn Live(comptime Store: type) type {
         pub fn deinit(self: *Self) void {
             if (self.wal) |file| self.store.close(file);
             self.wal = null;
+            for (self.held.items) |one| self.let_go(one);
+            self.held.deinit(self.allocator);
             self.forget_segments();
             self.segments.deinit(self.allocator);
             self.delta.release();
@@ -304,7 +338,7 @@ pub fn Live(comptime Store: type) type {
             self.schema = null;
             if (self.built) |text| self.allocator.free(text);
             self.built = null;
-            for (self.waiting.items) |one| self.allocator.free(one.rows);
+            self.forget_waiting();
             self.waiting.deinit(self.allocator);
             if (self.wal_name) |name| self.allocator.free(name);
             self.wal_name = null;
@@ -361,26 +395,25 @@ pub fn Live(comptime Store: type) type {
             one.ids = ids;
         }
 
-        /// Reads what there is. A writer leaves no torn end behind: it goes into a file of its own and then out of the log.
+        /// Reads what there is.
         pub fn begin(self: *Self, built: Built, diagnostic: *Diagnostic) Error!void {
+            if (self.options.writable) return calls.begin_writing(self, built, diagnostic);
             self.mutex.lock();
             defer self.mutex.unlock();
+            try self.take_built(built);
+            self.look_for_page();
+            self.begun = true;
+            errdefer self.begun = false;
+            if (self.is_written()) _ = try self.look(true, diagnostic);
+            self.shown_sequence = self.sequence;
+        }
+
+        pub fn take_built(self: *Self, built: Built) error{OutOfMemory}!void {
             for (self.segments.items) |segment| std.debug.assert(segment.ids != null);
             if (self.schema == null) if (built.schema) |text| try self.take_schema(text);
-            if (self.kind == null) {
-                self.kind = built.kind;
-                self.next_row = @max(self.next_row, built.next_row);
-            }
-            if (self.is_written()) if (self.options.writable) {
-                const end = try self.replay_all(diagnostic);
-                try self.take_over(end, diagnostic);
-            } else {
-                self.begun = true;
-                errdefer self.begun = false;
-                _ = try self.look(true, diagnostic);
-            };
-            self.shown_sequence = self.sequence;
-            self.begun = true;
+            if (self.kind != null) return;
+            self.kind = built.kind;
+            self.next_row = @max(self.next_row, built.next_row);
         }
 
         // ---- contents of a segment's files ----
@@ -430,16 +463,25 @@ pub fn Live(comptime Store: type) type {
             segment.finder_map = bytes;
         }
 
-        /// A reader takes over later writes of others. Returns whether anything changed. If the folder holds another index by
-        /// now, the caller has to open it again: error.Unsupported.
-        pub fn refresh(self: *Self, diagnostic: *Diagnostic) Error!bool {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            if (self.options.writable) return false; // nobody else writes
-            self.seen.lock(); // a reader syncs nothing
+        /// Takes over later writes of others, and waits for no sync. If the folder holds another index by now, the caller has to
+        /// open it again: error.Unsupported.
+        pub fn refresh(self: *Self, diagnostic: *Diagnostic) Error!Found {
+            return calls.refresh(self, diagnostic);
+        }
+
+        /// With `mutex`.
+        pub fn look_for_page(self: *Self) void {
+            const page = self.store.open_page(.read) catch return orelse return;
+            self.seen.lock();
             defer self.seen.unlock();
-            defer self.shown_sequence = self.sequence;
-            return self.look(false, diagnostic);
+            self.page = page;
+        }
+
+        /// The number that grows with all that processes make visible; null: there is no page.
+        pub fn changes_place(self: *Self) ?*const u64 {
+            self.seen.lock();
+            defer self.seen.unlock();
+            return if (self.page) |page| &page.changes.raw else null;
         }
 
         // ---- reading what there is ----
@@ -476,7 +518,8 @@ pub fn Live(comptime Store: type) type {
             if (self.begun and !self.same_segments(manifest.parts)) {
                 // Of the same folder, or was it replaced?
                 self.moved = self.is_written() or self.holds_segment_of(manifest.parts) or self.was_built_as(manifest.built);
-                return diagnostics.replaced(diagnostic);
+                self.next_file = @max(self.next_file, manifest.next_file);
+                return if (self.moved) diagnostics.moved(diagnostic) else diagnostics.replaced(diagnostic);
             }
             const dtype = if (manifest.dtype) |name| scan.Dtype.of(name) else try self.dtype_of_segment(manifest, diagnostic);
             if (manifest.uuid.len != self.uuid.len) return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
@@ -500,8 +543,9 @@ pub fn Live(comptime Store: type) type {
             self.allocator.free(self.metric);
             self.metric = metric;
             self.manifest_sequence = manifest.sequence;
+            self.flushes = manifest.flushes;
             self.next_row = manifest.next_row;
-            self.next_file = manifest.next_file;
+            self.next_file = @max(self.next_file, manifest.next_file); // of a folder that waits for its commit it may be behind
             const name = if (manifest.first_log.len > 0) try self.allocator.dupe(u8, manifest.first_log) else null;
             if (self.wal_name) |before| self.allocator.free(before);
             self.wal_name = name;
@@ -591,85 +635,154 @@ pub fn Live(comptime Store: type) type {
             };
             if (!self.is_written()) return;
             if (was_written and generation == self.generation) {
-                _ = try self.replay(false, diagnostic);
+                const bytes = try self.read_log(self.wal.?, self.position.offset, diagnostic);
+                defer self.allocator.free(bytes);
+                _ = try self.apply_log(bytes, self.position.offset, self.limits(), diagnostic);
                 return;
             }
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const before = try arena.allocator().alloc([]const u64, self.segments.items.len);
-            for (self.segments.items, before) |segment, *words| words.* = try arena.allocator().dupe(u64, segment.deleted.words);
-            const delta_before = self.delta.hold();
-            defer delta_before.release();
-            errdefer {
-                self.delta.release();
-                self.delta = delta_before.hold();
-                for (self.segments.items, before) |*segment, words| {
-                    @memcpy(segment.deleted.words, words);
-                    segment.deleted_count = segment.deleted.count();
-                }
-            }
-            _ = try self.replay_all(diagnostic);
+            _ = try self.replay_all(self.limits(), diagnostic);
             self.layout += 1; // another delta: who keeps rows of the former one has to read them again
         }
 
-        /// Tombstones and the whole log, with the lock held, into a new delta. A caller that fails puts back what it wants to keep.
-        fn replay_all(self: *Self, diagnostic: *Diagnostic) Error!wal_file.End {
-            const delta = try delta_room.Delta.create(self.allocator);
-            self.delta.release();
-            self.delta = delta;
-            for (self.segments.items) |*segment| {
-                segment.deleted.clear();
-                if (segment.file) |name| {
-                    const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(segment.n), diagnostic) orelse
-                        return diagnostics.damaged(diagnostic, name, "is missing", .{});
-                    defer self.allocator.free(bytes);
-                    dead_file.parse(bytes, segment.uuid, &segment.deleted) catch |err| return switch (err) {
-                        error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
-                        error.NewerVersion => diagnostics.newer(diagnostic, name),
-                    };
-                }
-                segment.deleted_count = segment.deleted.count();
-                segment.file_count = segment.deleted_count;
-                if (self.options.writable) @memcpy(segment.pending_delete.words, segment.deleted.words);
+        /// Tombstones and the whole log of the manifest, into a new delta; `seen` is held, or nobody looks yet. If it fails all that
+        /// searches see stays as it was.
+        pub fn replay_all(self: *Self, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
+            var arena = std.heap.ArenaAllocator.init(self.allocator);
+            defer arena.deinit();
+            const before = try arena.allocator().alloc([2][]const u64, self.segments.items.len);
+            for (self.segments.items, before) |segment, *words| {
+                words[0] = try arena.allocator().dupe(u64, segment.deleted.words);
+                words[1] = try arena.allocator().dupe(u64, segment.pending_delete.words);
             }
+            const delta = try delta_room.Delta.create(self.allocator);
+            errdefer delta.release();
+            const file = try self.open_log(diagnostic);
+            errdefer self.store.close(file);
+            const state = .{ self.delta, self.waiting, self.sequence, self.position, self.wal_begin, self.last_is_promise, self.wal_header, self.shown_sequence };
+            self.delta = delta;
+            self.waiting = .empty;
+            errdefer {
+                self.forget_waiting();
+                self.waiting.deinit(self.allocator);
+                self.delta, self.waiting, self.sequence, self.position, self.wal_begin, self.last_is_promise, self.wal_header, self.shown_sequence = state;
+                for (self.segments.items, before) |*segment, words| {
+                    @memcpy(segment.deleted.words, words[0]);
+                    @memcpy(segment.pending_delete.words, words[1]);
+                    segment.deleted_count = segment.deleted.count();
+                }
+            }
+            for (self.segments.items) |*segment| try self.read_deleted(segment, diagnostic);
             self.sequence = self.manifest_sequence;
-            return self.replay(true, diagnostic);
+            self.shown_sequence = self.manifest_sequence;
+            self.reserved.clearRetainingCapacity();
+            const bytes = try self.read_log(file, 0, diagnostic);
+            defer self.allocator.free(bytes);
+            try self.begin_log(bytes, diagnostic);
+            var limits_ = given;
+            limits_.shown = @max(limits_.shown, self.manifest_sequence);
+            const replayed = try self.apply_log(bytes, 0, limits_, diagnostic);
+            self.close_wal();
+            self.wal = file;
+            self.wal_generation = self.generation;
+            self.synced_offset = self.position.promise;
+            self.synced_sequence = @max(self.synced_sequence, self.manifest_sequence);
+            self.checkpoint_at = self.checkpoint_bytes(self.segments.items);
+            state[0].release();
+            var waiting = state[1];
+            for (waiting.items) |one| self.allocator.free(one.rows);
+            waiting.deinit(self.allocator);
+            return replayed;
         }
 
-        /// The log, from its start or from where it was left.
-        fn replay(self: *Self, from_start: bool, diagnostic: *Diagnostic) Error!wal_file.End {
-            const name = self.wal_name.?;
-            const first = if (from_start) 0 else self.position.offset;
-            const bytes = try diagnostics.read_from(self.allocator, self.store, name, first, std.math.maxInt(u63), diagnostic) orelse
-                return diagnostics.damaged(diagnostic, name, "is missing", .{});
-            defer self.allocator.free(bytes);
-            if (from_start) {
-                self.wal_header = wal_file.Header.parse(bytes) catch |err| return switch (err) {
-                    error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
+        fn read_deleted(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
+            segment.deleted.clear();
+            if (segment.file) |name| {
+                const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(segment.n), diagnostic) orelse
+                    return diagnostics.damaged(diagnostic, name, "is missing", .{});
+                defer self.allocator.free(bytes);
+                dead_file.parse(bytes, segment.uuid, &segment.deleted) catch |err| return switch (err) {
+                    error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
                     error.NewerVersion => diagnostics.newer(diagnostic, name),
                 };
-                var uuid: [16]u8 = undefined;
-                _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
-                if (!std.mem.eql(u8, &uuid, &self.wal_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
-                if (self.wal_header.first_sequence != self.manifest_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{manifest_file.file_name});
-                self.position = .begin(&self.wal_header);
-                self.last_is_promise = false;
             }
-            var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
-            while (scanner.next()) |record| {
-                try self.apply(&record, diagnostic);
-                self.position = scanner.position;
-                self.sequence = record.sequence;
-                self.last_is_promise = record.kind == .promise;
-            }
-            return scanner.end() catch diagnostics.damaged(diagnostic, name, "is damaged at byte {d}", .{scanner.position.offset});
+            segment.deleted_count = segment.deleted.count();
+            segment.file_count = segment.deleted_count;
+            if (self.options.writable) @memcpy(segment.pending_delete.words, segment.deleted.words);
         }
 
-        fn apply(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn open_log(self: *Self, diagnostic: *Diagnostic) Error!Store.File {
+            const name = self.wal_name.?;
+            return self.store.open_file(name, if (self.options.writable) .read_write else .read_only) catch |err| switch (@as(anyerror, err)) {
+                error.FileNotFound => diagnostics.damaged(diagnostic, name, "is missing", .{}),
+                else => file_error(diagnostic, name, "open", err),
+            };
+        }
+
+        /// A log from a byte on, in memory that is the caller's.
+        pub fn read_log(self: *Self, file: Store.File, first: u64, diagnostic: *Diagnostic) Error![]u8 {
+            return diagnostics.read_opened(self.allocator, self.store, file, self.wal_name.?, first, std.math.maxInt(u63), diagnostic);
+        }
+
+        fn begin_log(self: *Self, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
+            const name = self.wal_name.?;
+            self.wal_header = wal_file.Header.parse(bytes) catch |err| return switch (err) {
+                error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
+                error.NewerVersion => diagnostics.newer(diagnostic, name),
+            };
+            var uuid: [16]u8 = undefined;
+            _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
+            if (!std.mem.eql(u8, &uuid, &self.wal_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
+            if (self.wal_header.first_sequence != self.manifest_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{manifest_file.file_name});
+            self.position = .begin(&self.wal_header);
+            self.wal_begin = self.position.offset;
+            self.last_is_promise = false;
+        }
+
+        /// How far a log is read, and how far of that searches see it.
+        pub const Limits = struct { read: u64 = std.math.maxInt(u64), shown: u64 = std.math.maxInt(u64) };
+        pub const Replayed = struct {
+            end: wal_file.End,
+            /// A record that changes nothing was among them: the log may have ended with it.
+            has_promise: bool,
+        };
+
+        /// Without the folder's lock. A reader reads only what it may show; a writer knows of all that is acknowledged, or will be.
+        pub fn limits(self: *Self) Limits {
+            const page = self.page orelse return .{};
+            if (!page.is_valid(self.boot) or page.generation.load(.acquire) != self.generation) return .{};
+            const visible = page.visible.load(.acquire);
+            return if (self.options.writable) .{ .read = page.sequence.load(.acquire), .shown = visible } else .{ .read = visible };
+        }
+
+        /// The records of `bytes`, which stand at `first`, from `position` on; `seen` is held, or nobody looks yet.
+        pub fn apply_log(self: *Self, bytes: []const u8, first: u64, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
+            _ = self.show_waiting(given.shown);
+            var has_promise = false;
+            var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
+            while (scanner.next()) |record| {
+                if (record.sequence > given.read) return .{ .end = .whole, .has_promise = has_promise };
+                const is_shown = record.sequence <= given.shown;
+                try self.apply(&record, is_shown, diagnostic);
+                self.position = scanner.position;
+                self.sequence = record.sequence;
+                self.synced_offset = @max(self.synced_offset, self.position.promise);
+                if (record.sequence == self.manifest_sequence) self.wal_begin = self.position.offset;
+                self.last_is_promise = record.kind == .promise and record.payload.len == 0;
+                has_promise = has_promise or record.kind == .promise;
+                if (is_shown) self.shown_sequence = record.sequence;
+            }
+            const end = scanner.end() catch return diagnostics.damaged(diagnostic, self.wal_name.?, "is damaged at byte {d}", .{scanner.position.offset});
+            return .{ .end = end, .has_promise = has_promise };
+        }
+
+        /// One that is not shown waits, as if it were our own.
+        fn apply(self: *Self, record: *const wal_file.Record, is_shown: bool, diagnostic: *Diagnostic) Error!void {
+            var dead: std.ArrayList(Row) = .empty;
+            defer dead.deinit(self.allocator);
             switch (record.kind) {
-                .promise => {},
-                .delete => try self.apply_delete(record, diagnostic),
-                .rows, .carried => try self.apply_rows(record, diagnostic),
+                .promise => return self.take_reserved(record, diagnostic),
+                .delete => try self.apply_delete(record, &dead, diagnostic),
+                .rows, .carried => try self.apply_rows(record, &dead, diagnostic),
                 .buried => {
                     for (0..record.rows) |i| {
                         if (record.payload.len < 4 * (i + 1)) return self.unreadable(record, diagnostic);
@@ -681,13 +794,32 @@ pub fn Live(comptime Store: type) type {
                 },
                 _ => return diagnostics.newer(diagnostic, self.wal_name.?),
             }
+            const records: u32 = @intCast(self.delta.records.items.len);
+            if (is_shown) {
+                self.show(dead.items);
+                self.delta.show(records);
+                return;
+            }
+            try self.waiting.ensureUnusedCapacity(self.allocator, 1);
+            self.waiting.appendAssumeCapacity(.{ .sequence = record.sequence, .rows = try dead.toOwnedSlice(self.allocator), .records = records });
+        }
+
+        fn take_reserved(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
+            if (record.payload.len != rows_file.reserved_bytes * @as(usize, record.rows)) return self.unreadable(record, diagnostic);
+            try self.reserved.ensureUnusedCapacity(self.allocator, record.rows);
+            for (0..record.rows) |i| {
+                const first, const count = rows_file.decode_reserved(record.payload, i);
+                if (first > manifest_file.next_row_max or count > manifest_file.next_row_max - first) return self.unreadable(record, diagnostic);
+                self.next_row = @max(self.next_row, first + count);
+                self.reserved.appendAssumeCapacity(.{ .first = first, .count = count });
+            }
         }
 
         fn unreadable(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error {
             return diagnostics.damaged(diagnostic, self.wal_name.?, "has a record {d} that cannot be", .{record.sequence});
         }
 
-        fn apply_delete(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn apply_delete(self: *Self, record: *const wal_file.Record, dead: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!void {
             const ids = rows_file.decode_ids(self.allocator, record.payload, record.rows) catch |err| return switch (err) {
                 error.Damaged => self.unreadable(record, diagnostic),
                 error.OutOfMemory => error.OutOfMemory,
@@ -696,19 +828,23 @@ pub fn Live(comptime Store: type) type {
             for (0..ids.len()) |i| {
                 const row = try self.find_row(ids, i, diagnostic) orelse
                     return diagnostics.damaged(diagnostic, self.wal_name.?, "deletes an id in record {d} that no row has", .{record.sequence});
-                self.bury(row);
+                try self.bury(row, dead);
             }
         }
 
-        /// Gone and dead at once: nobody waits for what was read.
-        fn bury(self: *Self, row: Row) void {
+        /// Gone; the rows that are dead once the record is shown.
+        fn bury(self: *Self, row: Row, dead: *std.ArrayList(Row)) error{OutOfMemory}!void {
+            try dead.append(self.allocator, row);
             if (row.segment == delta_room.segment_number) {
                 _ = self.delta.mark_pending_delete(row.vertex);
-            } else if (self.options.writable) self.segments.items[row.segment].pending_delete.insert(row.vertex);
-            self.show(&.{row});
+                return;
+            }
+            // The next record of the same id must not find it; a reader has one set.
+            const segment = &self.segments.items[row.segment];
+            if (self.options.writable) segment.pending_delete.insert(row.vertex) else self.show(&.{row});
         }
 
-        fn apply_rows(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
+        fn apply_rows(self: *Self, record: *const wal_file.Record, dead: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!void {
             const allocator = self.allocator;
             const bytes = try allocator.alignedAlloc(u8, .@"8", wal_file.record_bytes(record.payload.len));
             @memcpy(bytes[wal_file.record_header_bytes..], record.payload);
@@ -730,7 +866,7 @@ pub fn Live(comptime Store: type) type {
                 for (0..rows.count) |i| {
                     const row = try self.find_row(rows.ids, i, diagnostic) orelse continue;
                     if (!rows.is_upsert) return diagnostics.damaged(diagnostic, self.wal_name.?, "inserts an id in record {d} that a row has", .{record.sequence});
-                    self.bury(row);
+                    try self.bury(row, dead);
                 }
             }
             self.kind = rows.kind;
@@ -741,7 +877,6 @@ pub fn Live(comptime Store: type) type {
             }
             self.delta.append(taken);
             is_taken = true;
-            self.delta.show(@intCast(self.delta.records.items.len));
         }
 
         // ---- writing ----
@@ -752,9 +887,11 @@ pub fn Live(comptime Store: type) type {
         /// Rows with these ids are gone when this returns, on the device where durability asks for it. Ids that no row has are
         /// left out.
         pub fn delete(self: *Self, ids: Ids, diagnostic: *Diagnostic) Error!Done {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.delete_ids(ids, diagnostic), diagnostic);
+        }
+
+        fn delete_ids(self: *Self, ids: Ids, diagnostic: *Diagnostic) Error!Done {
             try self.check_kind(ids, diagnostic);
             var rows: std.ArrayList(Row) = .empty;
             defer rows.deinit(self.allocator);
@@ -768,9 +905,11 @@ pub fn Live(comptime Store: type) type {
 
         /// The same for rows found by a search. If `layout` is no longer that of the folder nothing is done: Done.outcome.
         pub fn delete_rows(self: *Self, layout: u64, given: []const Row, diagnostic: *Diagnostic) Error!Done {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.delete_places(layout, given, diagnostic), diagnostic);
+        }
+
+        fn delete_places(self: *Self, layout: u64, given: []const Row, diagnostic: *Diagnostic) Error!Done {
             if (layout != self.layout) return .{ .outcome = .stale, .sequence = self.sequence };
             var rows: std.ArrayList(Row) = .empty;
             defer rows.deinit(self.allocator);
@@ -838,7 +977,7 @@ pub fn Live(comptime Store: type) type {
             }
             const count = rows.items.len;
             rows.clearRetainingCapacity(); // written: nothing to put back
-            return self.acknowledge(.{ .rows = count, .sequence = self.sequence }, count > 0, diagnostic);
+            return .{ .rows = count, .sequence = self.sequence };
         }
 
         /// The record goes to the log; then its rows are the delta's, and those that it takes away are dead, at once or when it is
@@ -849,10 +988,14 @@ pub fn Live(comptime Store: type) type {
                 defer self.seen.unlock();
                 try self.delta.reserve(count, self.dim);
             }
-            const waits = self.options.durability == .sync;
-            if (waits) try self.waiting.ensureUnusedCapacity(self.allocator, 1);
+            const waits = self.options.durability == .sync or self.waiting.items.len > 0 or !calls.shows_at_once(self);
             const kept = if (waits) try self.allocator.dupe(Row, pending_delete) else null;
             errdefer if (kept) |rows| self.allocator.free(rows);
+            if (waits) {
+                self.seen.lock();
+                defer self.seen.unlock();
+                try self.waiting.ensureUnusedCapacity(self.allocator, 1);
+            }
             try self.append(bytes, kind, count, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
@@ -867,22 +1010,10 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        fn acknowledge(self: *Self, done: Done, wrote: bool, diagnostic: *Diagnostic) Error!Done {
-            if (self.options.durability == .sync) try self.wait_until_synced(done.sequence, diagnostic);
-            // Outside a checkpoint nothing is lost where one fails: the log only goes on growing for a while.
-            if (wrote and self.position.offset >= self.checkpoint_at and !self.poisoned) {
-                var ignored: Diagnostic = .{};
-                self.make_checkpoint(&ignored) catch {
-                    self.checkpoint_at = 2 * self.position.offset;
-                };
-            }
-            return self.told(done);
-        }
-
         /// The outcome of a call, and the state of the folder after it.
         pub fn told(self: *Self, done: Done) Done {
             var all = done;
-            all.durable = self.synced_sequence >= done.sequence;
+            all.durable = calls.known_synced(self) >= done.sequence;
             all.layout = self.layout;
             all.row_count = self.delta.shown_rows;
             for (self.segments.items) |segment| all.row_count += segment.n;
@@ -892,11 +1023,11 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The outcome of a call that changes nothing: it has no rows, or one of its name was done before.
-        fn answered(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!?Done {
+        fn answered(self: *Self, given: *const rows_file.Rows) ?Done {
             if (given.request.len > 0) if (self.requests.find(given.request)) |before| {
-                return try self.acknowledge(.{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row }, false, diagnostic);
+                return .{ .outcome = .repeated, .rows = before.rows, .sequence = before.sequence, .row = before.row };
             };
-            return if (given.count > 0) null else try self.acknowledge(.{ .sequence = self.sequence }, false, diagnostic);
+            return if (given.count > 0) null else .{ .sequence = self.sequence };
         }
 
         fn check_kind_of_rows(self: *Self, given: *const rows_file.Rows, diagnostic: *Diagnostic) Error!void {
@@ -935,9 +1066,6 @@ pub fn Live(comptime Store: type) type {
 
         /// With `expected` the rows take the place of those, and nothing is done where one of them is there no more: Done.outcome.
         fn insert_rows(self: *Self, given: rows_file.Rows, expected: ?Expected, diagnostic: *Diagnostic) Error!Done {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
             const count = given.count;
             const allocator = self.allocator;
             if (given.vectors.len != self.shape().row_bytes() * count or given.request.len > manifest_file.name_bytes_max) {
@@ -945,7 +1073,7 @@ pub fn Live(comptime Store: type) type {
                 diagnostic.say("{d} rows of {d} bytes were given {d} bytes of vectors", .{ count, self.shape().row_bytes(), given.vectors.len });
                 return error.InvalidArgument;
             }
-            if (try self.answered(&given, diagnostic)) |done| return done;
+            if (self.answered(&given)) |done| return done;
             if (expected) |places| {
                 std.debug.assert(given.is_upsert and places.rows.len == count);
                 if (places.layout != self.layout) return .{ .outcome = .stale, .sequence = self.sequence };
@@ -994,19 +1122,22 @@ pub fn Live(comptime Store: type) type {
             if (name) |text| self.requests.add_owned(allocator, text, self.sequence, count, first);
             const replaced = pending_delete.items.len;
             pending_delete.clearRetainingCapacity();
-            return self.acknowledge(.{ .rows = count, .replaced = replaced, .row = first, .sequence = self.sequence }, true, diagnostic);
+            return .{ .rows = count, .replaced = replaced, .row = first, .sequence = self.sequence };
         }
 
         /// Rows that are there when this returns, on the device where durability asks for it: all or none.
-        pub fn insert(self: *Self, rows: rows_file.Rows, diagnostic: *Diagnostic) Error!Done {
-            const done = try self.insert_rows(rows, null, diagnostic);
-            self.code_after(done);
-            return done;
+        pub fn insert(self: *Self, rows: rows_file.Rows, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            return self.insert_or_update(rows, null, timeout_ns, diagnostic);
         }
 
         /// The same in the place of rows that are still where the caller found them; else nothing is done: Done.outcome.
-        pub fn update(self: *Self, rows: rows_file.Rows, expected: Expected, diagnostic: *Diagnostic) Error!Done {
-            const done = try self.insert_rows(rows, expected, diagnostic);
+        pub fn update(self: *Self, rows: rows_file.Rows, expected: Expected, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            return self.insert_or_update(rows, expected, timeout_ns, diagnostic);
+        }
+
+        fn insert_or_update(self: *Self, rows: rows_file.Rows, expected: ?Expected, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            if (try calls.enter(self, timeout_ns, diagnostic)) |moved| return moved;
+            const done = try calls.leave(self, self.insert_rows(rows, expected, diagnostic), diagnostic);
             self.code_after(done);
             return done;
         }
@@ -1042,31 +1173,91 @@ pub fn Live(comptime Store: type) type {
 
         /// Takes away what no manifest names, as far as nobody holds it.
         pub fn sweep(self: *Self, diagnostic: *Diagnostic) Error!void {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |_| return;
+            defer calls.leave_quietly(self);
             if (self.is_written()) try self.remove_litter(diagnostic);
         }
 
-        /// The name of a segment's folder that is still to be made; no other gets it.
-        pub fn next_segment(self: *Self, buffer: *[32]u8) []const u8 {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            const name = std.fmt.bufPrint(buffer, "part-{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
-            self.next_file += 1;
-            return name;
+        // ---- folders of segments that are still to be made ----
+
+        /// Makes one that no other has, and holds it.
+        pub fn next_segment(self: *Self, buffer: *[32]u8, diagnostic: *Diagnostic) Error![]const u8 {
+            try calls.enter_moved(self, diagnostic);
+            defer calls.leave_quietly(self);
+            while (true) {
+                const name = std.fmt.bufPrint(buffer, part_stem ++ "{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
+                self.next_file += 1;
+                if (try self.hold(name, diagnostic)) return name;
+            }
         }
 
-        fn check_writable(self: *Self, diagnostic: *Diagnostic) Error!void {
+        /// The same of one that was begun before.
+        pub fn hold_segment(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!void {
+            try calls.enter_moved(self, diagnostic);
+            defer calls.leave_quietly(self);
+            const number = number_of(name, part_stem, "") orelse self.next_file + numbers_ahead;
+            if (number >= self.next_file + numbers_ahead) {
+                diagnostic.argument = "path";
+                diagnostic.say("{s} is no folder of a part", .{name});
+                return error.InvalidArgument;
+            }
+            self.next_file = @max(self.next_file, number + 1);
+            _ = try self.hold(name, diagnostic);
+        }
+
+        /// False: it was there before.
+        fn hold(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!bool {
+            var is_new = true;
+            self.store.make_folder(name) catch |err| switch (@as(anyerror, err)) {
+                error.PathAlreadyExists => is_new = false,
+                else => return file_error(diagnostic, name, "create", err),
+            };
+            try self.held.ensureUnusedCapacity(self.allocator, 1);
+            const path = try self.allocator.dupe(u8, name);
+            errdefer self.allocator.free(path);
+            const held_ = self.store.hold(name) catch |err| return file_error(diagnostic, name, "lock", err);
+            self.held.appendAssumeCapacity(.{ .path = path, .hold = held_ });
+            return is_new;
+        }
+
+        /// Its folder goes with the next sweep, unless a manifest names it.
+        pub fn release_segment(self: *Self, name: []const u8) void {
+            self.mutex.lock();
+            defer self.mutex.unlock();
+            self.stop_holding(name);
+        }
+
+        fn stop_holding(self: *Self, name: []const u8) void {
+            for (self.held.items, 0..) |one, i| {
+                if (!std.mem.eql(u8, one.path, name)) continue;
+                self.let_go(self.held.swapRemove(i));
+                return;
+            }
+        }
+
+        fn let_go(self: *Self, one: Held) void {
+            self.store.release(one.hold);
+            self.allocator.free(one.path);
+        }
+
+        /// The folder of a segment that a commit names: a handle that is newer than the folder did not count it.
+        fn pass(self: *Self, path: []const u8) void {
+            const number = number_of(path, part_stem, "") orelse return;
+            self.next_file = @max(self.next_file, number + 1);
+        }
+
+        pub fn check_mode(self: *Self, diagnostic: *Diagnostic) Error!void {
             std.debug.assert(self.begun);
-            if (!self.options.writable) {
-                diagnostic.say("this index was opened to read", .{});
-                return error.Unsupported;
-            }
-            if (self.poisoned) {
-                diagnostic.say("an earlier write failed in a way that leaves open what the device holds: open the index again", .{});
-                return error.Io;
-            }
+            if (self.options.writable) return;
+            diagnostic.say("this index was opened to read", .{});
+            return error.Unsupported;
+        }
+
+        /// With `mutex`.
+        pub fn check_sound(self: *Self, diagnostic: *Diagnostic) Error!void {
+            if (!self.poisoned) return;
+            diagnostic.say("an earlier write failed in a way that leaves open what the device holds: open the index again", .{});
+            return error.Io;
         }
 
         /// Dead from now on, for every search that begins; `seen` is held, or nobody looks yet.
@@ -1081,19 +1272,26 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        fn show_synced(self: *Self) void {
-            self.seen.lock();
-            defer self.seen.unlock();
+        /// Those up to this change that waited; `seen` is held. Whether there were any.
+        pub fn show_waiting(self: *Self, sequence: u64) bool {
             var count: usize = 0;
             for (self.waiting.items) |one| {
-                if (one.sequence > self.synced_sequence) break;
+                if (one.sequence > sequence) break;
                 self.show(one.rows);
                 self.delta.show(one.records);
                 self.shown_sequence = one.sequence;
                 self.allocator.free(one.rows);
                 count += 1;
             }
+            if (count == 0) return false;
             self.waiting.replaceRangeAssumeCapacity(0, count, &.{});
+            _ = self.version.fetchAdd(1, .acq_rel);
+            return true;
+        }
+
+        fn forget_waiting(self: *Self) void {
+            for (self.waiting.items) |one| self.allocator.free(one.rows);
+            self.waiting.clearRetainingCapacity();
         }
 
         /// All that was written, whether it waited for a sync or not: a new manifest holds it. `seen` is held.
@@ -1104,8 +1302,8 @@ pub fn Live(comptime Store: type) type {
             }
             self.delta.show_all();
             self.shown_sequence = self.sequence;
-            for (self.waiting.items) |one| self.allocator.free(one.rows);
-            self.waiting.clearRetainingCapacity();
+            self.forget_waiting();
+            _ = self.version.fetchAdd(1, .acq_rel);
         }
 
         /// A sealed record behind the log's last one. On failure the log keeps its length.
@@ -1120,42 +1318,8 @@ pub fn Live(comptime Store: type) type {
                 };
                 return file_error(diagnostic, self.wal_name.?, "write to", err);
             };
-            self.sequence = self.position.sequence;
+            if (kind.is_change()) self.sequence = self.position.sequence;
             self.last_is_promise = kind == .promise;
-        }
-
-        /// One sync serves all who wait: whoever finds none under way makes it, without the lock.
-        fn wait_until_synced(self: *Self, sequence: u64, diagnostic: *Diagnostic) Error!void {
-            while (self.synced_sequence < sequence) {
-                if (self.poisoned) {
-                    diagnostic.say("the write was not synced: open the index again to see what the device holds", .{});
-                    return error.Io;
-                }
-                if (self.syncing) {
-                    self.changed.wait(&self.mutex);
-                    continue;
-                }
-                try self.sync_now(diagnostic);
-            }
-        }
-
-        fn sync_now(self: *Self, diagnostic: *Diagnostic) Error!void {
-            self.syncing = true;
-            const reached = self.sequence;
-            const offset = self.position.offset;
-            const file = self.wal.?;
-            self.mutex.unlock();
-            const failure = self.store.sync(file);
-            self.mutex.lock();
-            self.syncing = false;
-            defer self.changed.broadcast();
-            failure catch |err| {
-                self.poisoned = true;
-                return file_error(diagnostic, self.wal_name.?, "sync", err);
-            };
-            self.synced_sequence = @max(self.synced_sequence, reached);
-            self.synced_offset = @max(self.synced_offset, offset);
-            self.show_synced();
         }
 
         /// All that was acknowledged is on the device when this returns.
@@ -1163,37 +1327,57 @@ pub fn Live(comptime Store: type) type {
             self.mutex.lock();
             defer self.mutex.unlock();
             if (!self.options.writable) return;
-            try self.check_writable(diagnostic);
-            try self.wait_until_synced(self.sequence, diagnostic);
+            try self.check_sound(diagnostic);
+            try calls.wait_until_synced(self, self.sequence, diagnostic);
         }
 
         /// The log is folded into tombstones.
         pub fn checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
-            if (!self.is_written()) return;
-            try self.make_checkpoint(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |_| return;
+            defer calls.leave_quietly(self);
+            if (self.is_written()) try self.make_checkpoint(diagnostic);
         }
 
-        /// A writer's end: everything synced, and a last record that says so, by which damage to any other shows.
+        /// A writer's end: everything synced, and a last record that says so, by which damage to any other shows. It goes without
+        /// that record where another process writes: that one's end will have it.
         pub fn finish(self: *Self, diagnostic: *Diagnostic) Error!void {
+            if (!self.options.writable or !self.begun) return;
+            if (!try self.finish_synced(diagnostic) or !try self.write_last(diagnostic)) return;
+            _ = try self.finish_synced(diagnostic);
+        }
+
+        /// False: the writer is poisoned, and every caller that waited for a sync has its error.
+        fn finish_synced(self: *Self, diagnostic: *Diagnostic) Error!bool {
             self.mutex.lock();
             defer self.mutex.unlock();
-            if (!self.options.writable or !self.begun) return;
             if (self.poisoned) {
-                // Every caller that waited for a sync has its error.
-                if (self.options.durability == .sync or self.synced_sequence >= self.sequence) return;
-                return self.check_writable(diagnostic);
+                if (self.options.durability == .sync or calls.known_synced(self) >= self.sequence) return false;
+                try self.check_sound(diagnostic);
             }
-            try self.wait_until_synced(self.sequence, diagnostic);
-            if (self.last_is_promise or self.position.offset <= wal_file.header_bytes) return;
-            var record: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
-            self.synced_offset = self.position.offset;
-            try self.append(&record, .promise, 0, diagnostic);
+            try calls.wait_until_synced(self, self.sequence, diagnostic);
             while (self.syncing) self.changed.wait(&self.mutex);
-            try self.sync_now(diagnostic);
-            self.remove_litter(diagnostic) catch {}; // the next writer does it
+            if (self.wal != null and self.synced_offset < self.position.offset) try calls.sync_now(self, diagnostic);
+            return true;
+        }
+
+        /// Whether it was written.
+        fn write_last(self: *Self, diagnostic: *Diagnostic) Error!bool {
+            var ignored: Diagnostic = .{};
+            if (calls.enter(self, finish_ns, &ignored) catch return false) |_| return false;
+            defer calls.leave_quietly(self);
+            if (!self.is_written()) return false;
+            self.remove_litter(&ignored) catch {}; // the next writer does it
+            if (self.last_is_promise or self.position.offset <= wal_file.header_bytes or self.synced_offset < self.position.offset) return false;
+            var record: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
+            try self.append(&record, .promise, 0, diagnostic);
+            return true;
+        }
+
+        /// A log of an earlier manifest is closed when nobody syncs it any more.
+        pub fn close_wal(self: *Self) void {
+            const file = self.wal orelse return;
+            self.wal = null;
+            if (self.syncing and self.syncing_generation == self.wal_generation) self.retired = file else self.store.close(file);
         }
 
         // ---- calls of more rows than the delta has room for ----
@@ -1207,11 +1391,13 @@ pub fn Live(comptime Store: type) type {
         /// Prepares a call that makes a part of its rows before it brings them; their vectors stay with it. Nothing is
         /// done where it could not come now: Done.outcome.
         /// The folder counts as written to from here on. Numbers are given out for good: also where the call fails no row gets them.
-        pub fn reserve(self: *Self, given: rows_file.Rows, diagnostic: *Diagnostic) Error!Done {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            try self.check_writable(diagnostic);
-            if (try self.answered(&given, diagnostic)) |done| return done;
+        pub fn reserve(self: *Self, given: rows_file.Rows, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            if (try calls.enter(self, timeout_ns, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.reserve_rows(given, diagnostic), diagnostic);
+        }
+
+        fn reserve_rows(self: *Self, given: rows_file.Rows, diagnostic: *Diagnostic) Error!Done {
+            if (self.answered(&given)) |done| return done;
             try self.check_kind_of_rows(&given, diagnostic);
             const numbered = given.is_numbered();
             if (!numbered and (!given.is_upsert or given.kind == .row)) {
@@ -1224,15 +1410,20 @@ pub fn Live(comptime Store: type) type {
             try self.begin_writing(&.{}, diagnostic);
             const first = self.next_row;
             if (numbered) {
-                try self.reserved.append(self.allocator, .{ .first = first, .count = given.count });
+                try self.reserved.ensureUnusedCapacity(self.allocator, 1);
+                const one: Numbers = .{ .first = first, .count = given.count };
+                const bytes = try rows_file.encode_reserved(self.allocator, &.{.{ one.first, one.count }});
+                defer self.allocator.free(bytes);
+                try self.append(bytes, .promise, 1, diagnostic);
+                self.last_is_promise = false;
+                self.reserved.appendAssumeCapacity(one);
                 self.next_row += given.count;
             }
-            return self.told(.{ .row = first, .sequence = self.sequence });
+            return .{ .row = first, .sequence = self.sequence };
         }
 
         /// The rows of that segment are there when this returns, on the device: all or none.
-        pub fn insert_segment(self: *Self, call: Call, diagnostic: *Diagnostic) Error!Done {
-            const allocator = self.allocator;
+        pub fn insert_segment(self: *Self, call: Call, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
             const count = call.rows.count;
             if (call.ids.len() != count or count == 0 or (call.ids == .strings) != (call.rows.kind == .strings)) {
                 diagnostic.argument = "ids";
@@ -1240,12 +1431,17 @@ pub fn Live(comptime Store: type) type {
                 return error.InvalidArgument;
             }
             var finder_bytes: ?[]align(4) u8 = try self.write_finder(call.path, call.ids, diagnostic);
-            defer if (finder_bytes) |bytes| allocator.free(bytes);
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            while (self.syncing) self.changed.wait(&self.mutex); // from here on the lock is kept
-            try self.check_writable(diagnostic);
-            if (try self.answered(&call.rows, diagnostic)) |done| return done;
+            defer if (finder_bytes) |bytes| self.allocator.free(bytes);
+            if (try calls.enter(self, timeout_ns, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.add_segment_of(call, &finder_bytes, diagnostic), diagnostic);
+        }
+
+        fn add_segment_of(self: *Self, call: Call, finder_bytes: *?[]align(4) u8, diagnostic: *Diagnostic) Error!Done {
+            const allocator = self.allocator;
+            const count = call.rows.count;
+            while (self.syncing) self.changed.wait(&self.mutex); // from here on `mutex` is kept
+            try self.check_sound(diagnostic);
+            if (self.answered(&call.rows)) |done| return done;
             try self.check_kind_of_rows(&call.rows, diagnostic);
             const numbered = call.rows.is_numbered();
             const reserved = if (numbered) try self.reservation_of(&call, diagnostic) else null;
@@ -1262,8 +1458,8 @@ pub fn Live(comptime Store: type) type {
             const made = &segments.items[self.segments.items.len];
             errdefer made.deinit(self);
             made.ids = call.ids;
-            made.finder_owned = finder_bytes;
-            finder_bytes = null;
+            made.finder_owned = finder_bytes.*;
+            finder_bytes.* = null;
             made.finder = find.Finder.parse(made.finder_owned.?, count) catch unreachable; // as we just made it
 
             const before = .{ self.sequence, self.kind, self.has_rows, self.requests };
@@ -1276,6 +1472,9 @@ pub fn Live(comptime Store: type) type {
             self.sequence += 1;
             self.kind = call.rows.kind;
             self.has_rows = true;
+            self.pass(call.path);
+            const numbers: ?Numbers = if (reserved) |i| self.reserved.swapRemove(i) else null;
+            errdefer if (numbers) |one| self.reserved.appendAssumeCapacity(one);
             try self.write_new_manifest(segments.items, self.delta, diagnostic);
             var requests = before[3];
             requests.deinit(allocator);
@@ -1287,9 +1486,9 @@ pub fn Live(comptime Store: type) type {
                 self.show_all(); // rows that waited for their sync, too: the new manifest holds them
             }
             warm_start.deinit(allocator);
-            if (reserved) |i| _ = self.reserved.swapRemove(i);
+            self.stop_holding(call.path);
             // No row has another number than before: whoever read some still finds them.
-            return self.told(.{ .rows = count, .replaced = pending_delete.items.len, .row = call.first, .sequence = self.sequence });
+            return .{ .rows = count, .replaced = pending_delete.items.len, .row = call.first, .sequence = self.sequence };
         }
 
         /// Which of the reservations is that of the call.
@@ -1315,23 +1514,22 @@ pub fn Live(comptime Store: type) type {
         /// The ids are borrowed until the folder closes or another commit takes the segment away.
         pub fn commit(self: *Self, what: Commit, diagnostic: *Diagnostic) Error!Done {
             var finder_bytes: ?[]align(4) u8 = null;
-            errdefer if (finder_bytes) |bytes| self.allocator.free(bytes);
+            defer if (finder_bytes) |bytes| self.allocator.free(bytes);
             if (what.segment) |segment| finder_bytes = try self.write_finder(segment.path, segment.ids, diagnostic);
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            while (self.syncing) self.changed.wait(&self.mutex); // from here on the lock is kept
-            try self.check_writable(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.put_in_place(what, &finder_bytes, diagnostic), diagnostic);
+        }
+
+        fn put_in_place(self: *Self, what: Commit, finder_bytes: *?[]align(4) u8, diagnostic: *Diagnostic) Error!Done {
+            while (self.syncing) self.changed.wait(&self.mutex); // from here on `mutex` is kept
+            try self.check_sound(diagnostic);
             if (!self.is_written()) {
                 diagnostic.say("nothing was written to this index: there is nothing to fold", .{});
                 return error.InvalidArgument;
             }
             const numbers = try self.allocator.alloc(u32, what.segments.len);
             defer self.allocator.free(numbers);
-            if (self.is_stale(&what, numbers)) {
-                if (finder_bytes) |bytes| self.allocator.free(bytes);
-                finder_bytes = null;
-                return .{ .outcome = .stale, .sequence = self.sequence };
-            }
+            if (self.is_stale(&what, numbers)) return .{ .outcome = .stale, .sequence = self.sequence };
             var segments: std.ArrayList(Segment) = .empty;
             errdefer segments.deinit(self.allocator);
             try segments.ensureTotalCapacity(self.allocator, self.segments.items.len + 1);
@@ -1347,8 +1545,9 @@ pub fn Live(comptime Store: type) type {
                 var one = try self.new_segment(segment.path, segment.uuid, n, null);
                 errdefer one.deinit(self);
                 one.ids = segment.ids;
-                one.finder_owned = finder_bytes;
-                finder_bytes = null;
+                one.finder_owned = finder_bytes.*;
+                finder_bytes.* = null;
+                self.pass(segment.path);
                 one.finder = find.Finder.parse(one.finder_owned.?, n) catch unreachable; // as we just made it
                 try self.bury_taken(&one, &what, numbers, diagnostic);
                 const place = @min(at, segments.items.len);
@@ -1359,6 +1558,8 @@ pub fn Live(comptime Store: type) type {
             const old_delta = self.delta;
             const delta = if (what.with_delta) try old_delta.after(@intCast(what.view.records.len)) else old_delta.hold();
             errdefer delta.release();
+            self.flushes += @intFromBool(what.with_delta);
+            errdefer self.flushes -= @intFromBool(what.with_delta);
 
             try self.write_new_manifest(segments.items, delta, diagnostic);
             var old_segments = self.segments;
@@ -1368,7 +1569,6 @@ pub fn Live(comptime Store: type) type {
                 self.segments = segments;
                 self.delta = delta;
                 self.layout += 1;
-                self.delta_layout += @intFromBool(what.with_delta);
                 self.show_all(); // rows that waited for their sync, too: the new manifest holds them
             }
             old_delta.release();
@@ -1376,8 +1576,9 @@ pub fn Live(comptime Store: type) type {
                 if (std.mem.indexOfScalar(u32, numbers, @intCast(i)) != null) segment.deinit(self);
             }
             old_segments.deinit(self.allocator);
+            if (what.segment) |segment| self.stop_holding(segment.path);
             self.remove_litter(diagnostic) catch {}; // the next sweep does it
-            return self.told(.{ .sequence = self.sequence });
+            return .{ .sequence = self.sequence };
         }
 
         /// Whether another commit took one of its sources; else the number that each of its segments has by now. Folds of other segments, and
@@ -1389,7 +1590,7 @@ pub fn Live(comptime Store: type) type {
                     if (std.mem.eql(u8, segment.path, path)) break @intCast(i);
                 } else return true;
             }
-            return what.with_delta and what.view.delta_layout != self.delta_layout;
+            return what.with_delta and what.view.flushes != self.flushes;
         }
 
         /// Rows of the sources that were taken and are gone by now are dead in the new segment.
@@ -1422,10 +1623,13 @@ pub fn Live(comptime Store: type) type {
 
         /// Other columns, where the schema is still of this version: one manifest, which is on the device when this returns.
         pub fn set_schema(self: *Self, text: []const u8, version: u64, diagnostic: *Diagnostic) Error!Done {
-            self.mutex.lock();
-            defer self.mutex.unlock();
-            while (self.syncing) self.changed.wait(&self.mutex); // from here on the lock is kept
-            try self.check_writable(diagnostic);
+            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+            return calls.leave(self, self.change_schema(text, version, diagnostic), diagnostic);
+        }
+
+        fn change_schema(self: *Self, text: []const u8, version: u64, diagnostic: *Diagnostic) Error!Done {
+            while (self.syncing) self.changed.wait(&self.mutex); // from here on `mutex` is kept
+            try self.check_sound(diagnostic);
             if (self.schema_version != version) return .{ .outcome = .stale, .sequence = self.sequence };
             if (text.len > schema_bytes_max) {
                 diagnostic.say("columns and what they begin with take {d} bytes in the root, at most {d} fit", .{ text.len, schema_bytes_max });
@@ -1447,7 +1651,7 @@ pub fn Live(comptime Store: type) type {
             self.seen.lock();
             defer self.seen.unlock();
             self.schema_version += 1;
-            return .{ .sequence = self.sequence, .durable = true };
+            return .{ .sequence = self.sequence };
         }
 
         fn write_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
@@ -1467,10 +1671,10 @@ pub fn Live(comptime Store: type) type {
         // after it fails, it is unknown which manifest the device has: the writer is poisoned.
 
         /// With the lock held.
-        fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
+        pub fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
             while (self.syncing) self.changed.wait(&self.mutex);
-            if (self.poisoned) return self.check_writable(diagnostic);
-            if (self.wal != null and self.position.offset == self.wal_begin) return; // nothing to commit
+            try self.check_sound(diagnostic);
+            if (calls.is_sound(self) and self.position.offset == self.wal_begin) return; // nothing to commit
             try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
@@ -1526,7 +1730,7 @@ pub fn Live(comptime Store: type) type {
                 .schema = self.schema,
                 .built = self.built,
                 .readers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
-                .writers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
+                .flushes = self.flushes,
                 .sequence = self.sequence,
                 .next_row = self.next_row,
                 .next_file = next_file,
@@ -1541,6 +1745,11 @@ pub fn Live(comptime Store: type) type {
             for (segments, kept) |segment, *name| name.* = if (segment.dead) |file| try self.allocator.dupe(u8, file) else null;
             try made.append(scratch, temporary);
             try diagnostics.write_file(store, temporary, try manifest_file.write(scratch, &manifest), diagnostic);
+            // Others see that their log is not as they left it, and look for another manifest: also if this one is killed before the
+            // former log is gone.
+            var end: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
+            if (self.wal != null) try self.append(&end, .promise, 0, diagnostic);
+            self.last_is_promise = false; // for its own log it is not the last word
             store.rename(temporary, manifest_file.file_name) catch |err| {
                 self.poisoned = true;
                 return file_error(diagnostic, manifest_file.file_name, "replace", err);
@@ -1550,7 +1759,7 @@ pub fn Live(comptime Store: type) type {
                 return err;
             };
 
-            if (self.wal) |file| store.close(file);
+            self.close_wal();
             if (self.wal_name) |name| {
                 try_append(scratch, &old, name);
                 self.allocator.free(name);
@@ -1565,8 +1774,9 @@ pub fn Live(comptime Store: type) type {
             self.wal_header = header;
             self.position = position;
             self.wal_begin = position.offset;
-            self.last_is_promise = position.offset > wal_file.header_bytes;
+            self.last_is_promise = position.offset > wal_file.header_bytes and self.reserved.items.len == 0;
             self.generation = manifest.generation;
+            self.wal_generation = manifest.generation;
             self.next_file = next_file;
             self.manifest_sequence = self.sequence;
             self.synced_sequence = self.sequence;
@@ -1609,40 +1819,39 @@ pub fn Live(comptime Store: type) type {
                 wal_file.seal(bytes, .buried, delta.pending_delete.count, 0, &position);
                 store.write(wal, bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
             }
-            if (position.offset > wal_file.header_bytes) {
-                var promise: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
+            if (position.offset > wal_file.header_bytes or self.reserved.items.len > 0) {
+                const given = try scratch.alloc([2]u64, self.reserved.items.len);
+                for (given, self.reserved.items) |*pair, one| pair.* = .{ one.first, one.count };
+                const promise = try rows_file.encode_reserved(scratch, given);
                 const offset = position.offset;
-                wal_file.seal(&promise, .promise, 0, offset, &position);
-                store.write(wal, &promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
+                wal_file.seal(promise, .promise, @intCast(given.len), offset, &position);
+                store.write(wal, promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
             }
             store.sync(wal) catch |err| return file_error(diagnostic, name, "sync", err);
             return position;
         }
 
-        /// A writer takes over what it finds: a torn end is put aside, the records of the log are written anew, since a device may
-        /// have lost what its cache still shows, and litter goes.
-        fn take_over(self: *Self, end: wal_file.End, diagnostic: *Diagnostic) Error!void {
+        /// The only writer takes over what it finds: a torn end is put aside, the records of the log are written anew, since a device
+        /// may have lost what its cache still shows, and litter goes.
+        pub fn take_over(self: *Self, end: wal_file.End, diagnostic: *Diagnostic) Error!void {
             if (end == .torn) try self.put_aside(diagnostic);
-            self.wal_begin = 0;
+            self.reserved.clearRetainingCapacity(); // of calls whose processes are gone
             if (self.position.offset > wal_file.header_bytes or end == .torn) {
                 try self.make_checkpoint(diagnostic);
             } else {
                 // The manifest may stand there by a rename that no sync has seen, and what it no longer names goes below: not before
                 // the manifest is there for good.
                 try diagnostics.sync_folder(self.store, ".", diagnostic);
-                self.wal = self.store.open_file(self.wal_name.?, .read_write) catch |err| return file_error(diagnostic, self.wal_name.?, "open", err);
                 // The device may still hold a record of a call that failed, which only the page cache has lost.
                 self.store.sync(self.wal.?) catch |err| return file_error(diagnostic, self.wal_name.?, "sync", err);
                 self.synced_offset = self.position.offset;
                 self.synced_sequence = self.sequence;
-                self.wal_begin = self.position.offset;
-                self.checkpoint_at = self.checkpoint_bytes(self.segments.items);
             }
             try self.remove_old_names(diagnostic);
             try self.remove_litter(diagnostic);
         }
 
-        fn put_aside(self: *Self, diagnostic: *Diagnostic) Error!void {
+        pub fn put_aside(self: *Self, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             const bytes = try diagnostics.read_file(self.allocator, store, self.wal_name.?, std.math.maxInt(u63), diagnostic) orelse
                 return diagnostics.damaged(diagnostic, self.wal_name.?, "is missing", .{});
@@ -1665,7 +1874,7 @@ pub fn Live(comptime Store: type) type {
             }
             for (names) |name| {
                 if (self.is_named(name) or std.mem.eql(u8, name, newest)) continue;
-                if (is_ours(name, "part-", "")) {
+                if (is_ours(name, part_stem, "")) {
                     store.remove_unheld(name) catch {};
                 } else if (std.mem.eql(u8, name, temporary) or is_ours(name, "dead-", ".bin") or is_ours(name, "log-", ".velolog") or is_ours(name, "log-", ".velolog.torn"))
                     diagnostics.discard(store, name);
@@ -1700,7 +1909,6 @@ pub fn Live(comptime Store: type) type {
             const uuid = try arena.dupe(u8, found.uuid);
             return .{
                 .readers_understand = manifest_file.understood(false, false),
-                .writers_understand = manifest_file.understood(false, false),
                 .uuid = &@as([32]u8, @splat('0')),
                 .generation = 0,
                 .dim = found.dim,
@@ -1871,7 +2079,7 @@ pub fn Live(comptime Store: type) type {
             view.* = .{
                 .allocator = allocator,
                 .layout = self.layout,
-                .delta_layout = self.delta_layout,
+                .flushes = self.flushes,
                 .sequence = self.shown_sequence,
                 .schema_version = self.schema_version,
                 .is_as_built = segments.len == 1 and records.len == 0 and std.mem.eql(u8, segments[0].path, manifest_file.built_segment),
@@ -1927,6 +2135,12 @@ fn numbered_name(allocator: std.mem.Allocator, next_file: *u64, comptime stem: [
     const name = try std.fmt.allocPrint(allocator, stem ++ "-{x:0>16}." ++ suffix, .{next_file.*});
     next_file.* += 1;
     return name;
+}
+
+/// The number in such a name; null: it is none.
+fn number_of(name: []const u8, comptime stem: []const u8, comptime suffix: []const u8) ?u64 {
+    if (!is_ours(name, stem, suffix)) return null;
+    return std.fmt.parseInt(u64, name[stem.len..][0..16], 16) catch unreachable; // 16 digits
 }
 
 /// Whether this is a name as velo numbers them. All others are somebody else's.

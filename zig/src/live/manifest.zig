@@ -16,14 +16,16 @@ const checksum_key = ",\n  \"checksum\": \"";
 pub const built_segment = "part-0000000000000001";
 
 /// Features that a reader must know to answer rightly, and a writer to write. An unknown name refuses.
-pub const known = [_][]const u8{ "tombstones", rows_name, columns_name };
+pub const known = [_][]const u8{ "tombstones", rows_name, columns_name, writers_name };
 const rows_name = "rows";
+/// Several processes write to the folder: a lock is held for a call, and the log has reservations.
+const writers_name = "writers";
 /// Segments and records may lack the last of the columns that `schema` names.
 const columns_name = "columns";
 
-/// The features: in a folder in which rows were only deleted, one to which rows came, one to which columns did.
+/// The features of readers: in a folder in which rows were only deleted, one to which rows came, one to which columns did.
 pub fn understood(rows_came: bool, columns_came: bool) []const []const u8 {
-    return if (columns_came) &known else if (rows_came) known[0..2] else known[0..1];
+    return if (columns_came) known[0..3] else if (rows_came) known[0..2] else known[0..1];
 }
 
 /// An index of the ordinary format in a folder of its own. None of its files ever changes.
@@ -42,7 +44,7 @@ pub const FolderManifest = struct {
     format: []const u8 = format,
     version: u32 = version,
     readers_understand: []const []const u8 = known[0..2],
-    writers_understand: []const []const u8 = known[0..2],
+    writers_understand: []const []const u8 = &known,
     uuid: []const u8,
     generation: u64,
     dim: u32,
@@ -63,6 +65,8 @@ pub const FolderManifest = struct {
     next_file: u64,
     parts: []const Segment,
     first_log: []const u8,
+    /// Commits that made a segment of the log's rows: a later commit knows whether they have other places than when it began.
+    flushes: u64 = 0,
     /// Calls that had a name, the oldest first: a second one with it is not done again.
     requests: []const Request = &.{},
 };

@@ -178,6 +178,24 @@ pub fn free_ids(allocator: std.mem.Allocator, ids: Ids) void {
     }
 }
 
+// ---- numbers that a call took for rows that come later ----
+
+/// The first, and how many.
+pub const reserved_bytes = 16;
+
+/// A record with room for its header.
+pub fn encode_reserved(allocator: std.mem.Allocator, given: []const [2]u64) error{OutOfMemory}![]u8 {
+    const bytes = try allocator.alloc(u8, wal_file.record_bytes(reserved_bytes * given.len));
+    @memset(bytes, 0);
+    @memcpy(bytes[wal_file.record_header_bytes..], std.mem.sliceAsBytes(given));
+    return bytes;
+}
+
+pub fn decode_reserved(payload: []const u8, i: usize) [2]u64 {
+    const pair = payload[reserved_bytes * i ..][0..reserved_bytes];
+    return .{ std.mem.readInt(u64, pair[0..8], .little), std.mem.readInt(u64, pair[8..16], .little) };
+}
+
 test "rows come back as they were written; a payload cut short, or of another number of rows, does not" {
     const allocator = std.testing.allocator;
     const offsets = [_]i64{ 2, 2, 5, 6 };

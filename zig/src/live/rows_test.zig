@@ -62,7 +62,7 @@ const Opened = struct {
             .vectors = std.mem.sliceAsBytes(vectors[0..ids.len]),
             .metadata = "m",
             .request = request,
-        }, &self.diagnostic);
+        }, null, &self.diagnostic);
     }
 
     /// The ids of the delta's rows that live, and their vectors less the ids.
@@ -109,12 +109,12 @@ test "rows come, are replaced and go; a reader sees them, and so does who opens 
         try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{ 5, 99 } }, &writer.diagnostic)).rows);
         _ = try writer.put(&.{5}, 0.75, false, "");
         try writer.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
-        try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
+        try std.testing.expectEqual(.something, try reader.live.refresh(&reader.diagnostic));
         try reader.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
         try writer.live.checkpoint(&writer.diagnostic);
         try writer.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
         _ = try writer.put(&.{7}, 0.125, true, "");
-        try std.testing.expect(try reader.live.refresh(&reader.diagnostic));
+        try std.testing.expectEqual(.something, try reader.live.refresh(&reader.diagnostic));
         try reader.expect_delta(&.{ 6, 8, 5, 7 }, &.{ 0.25, 0.25, 0.75, 0.125 });
         writer.close(); // as a kill would
         for (0..2) |_| {
@@ -181,8 +181,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     _ = try writer.put(&.{ 4, 5 }, 0.5, true, "");
     const view = try writer.live.take_view();
     var name: [32]u8 = undefined;
-    const path = writer.live.next_segment(&name);
-    try world.tmp.dir.makeDir(path);
+    const path = try writer.live.next_segment(&name, &writer.diagnostic);
     const ids = [_]i64{ 5, 1, 3, 2, 4 }; // in the order in which a build may place them
     // Meanwhile:
     _ = try writer.live.delete(.{ .numbers = &.{2} }, &writer.diagnostic);
@@ -211,8 +210,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     defer all.release();
     try std.testing.expectEqual(3, all.segments[0].deleted.?.count());
     var second_name: [32]u8 = undefined;
-    const second = writer.live.next_segment(&second_name);
-    try world.tmp.dir.makeDir(second);
+    const second = try writer.live.next_segment(&second_name, &writer.diagnostic);
     const merged = [_]i64{ 6, 4, 3, 1, 5 };
     _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, &writer.diagnostic);
     const merge: Commit = .{ .view = all, .segments = &.{0}, .taken = &.{0b10010}, .with_delta = true, .segment = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
@@ -245,16 +243,8 @@ test "a fold of parts and one of the delta go on together; two of the same sourc
     var names: [3][32]u8 = undefined;
     var paths: [3][]const u8 = undefined;
     for (&paths, &names) |*path, *name| {
-        path.* = writer.live.next_segment(name);
-        try world.tmp.dir.makeDir(path.*);
-        // As whoever makes a segment holds it: the other's manifest does not take it away.
+        path.* = try writer.live.next_segment(name, &writer.diagnostic); // held: another's manifest does not take it away
     }
-    var held: [3]std.fs.Dir = undefined;
-    for (&held, paths) |*dir, path| {
-        dir.* = try world.tmp.dir.openDir(path, .{ .iterate = true }); // else it cannot be locked
-        try std.posix.flock(dir.fd, std.posix.LOCK.SH);
-    }
-    defer for (&held) |*dir| dir.close();
     _ = try writer.put(&first, 0, false, "");
     {
         const view = try writer.live.take_view();
@@ -292,17 +282,17 @@ test "numbers of rows are never given twice; a call of another kind is refused" 
         try writer.open(&world, .{ .writable = true }, &.{});
         defer writer.close();
         const given: rows_payload.Rows = .{ .count = 2, .kind = .row, .ids = .{ .numbers = &.{} }, .vectors = &@as([8]u8, @splat(0)) };
-        try std.testing.expectEqual(2 * turn, (try writer.live.insert(given, &writer.diagnostic)).row);
+        try std.testing.expectEqual(2 * turn, (try writer.live.insert(given, null, &writer.diagnostic)).row);
         _ = try writer.live.delete(.{ .numbers = &.{@intCast(2 * turn + 1)} }, &writer.diagnostic);
         if (turn == 1) try writer.live.checkpoint(&writer.diagnostic);
         try std.testing.expectError(error.InvalidArgument, writer.put(&.{1}, 0, true, ""));
         const text: find.Ids = .{ .strings = .{ .offsets = &.{ 0, 1 }, .bytes = "a" } };
         try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, &writer.diagnostic));
         const one: rows_payload.Rows = .{ .count = 1, .kind = .row, .is_upsert = true, .ids = .{ .numbers = &.{0} }, .vectors = &@as([4]u8, @splat(0)) };
-        try std.testing.expectEqual(1, (try writer.live.insert(one, &writer.diagnostic)).replaced);
+        try std.testing.expectEqual(1, (try writer.live.insert(one, null, &writer.diagnostic)).replaced);
         var other = one;
         other.ids = .{ .numbers = &.{77} };
-        try std.testing.expectEqual(.no_row_number, (try writer.live.insert(other, &writer.diagnostic)).outcome);
+        try std.testing.expectEqual(.no_row_number, (try writer.live.insert(other, null, &writer.diagnostic)).outcome);
     }
 }
 

@@ -70,12 +70,12 @@ pub const FolderStore = struct {
     pub fn deinit(self: *FolderStore) void {
         // A forked child may hold the descriptors, and with them the locks, for long.
         if (self.locked) |file| {
-            _ = flock(file, linux.LOCK.UN) catch {};
+            _ = flock(file, std.posix.LOCK.UN) catch {};
             file.close();
         }
         for (self.pages.items) |one| {
             std.posix.munmap(@as([*]align(std.heap.page_size_min) const u8, @ptrCast(@alignCast(one.page)))[0..page_file.file_bytes]);
-            _ = flock(one.file, linux.LOCK.UN) catch {};
+            _ = flock(one.file, std.posix.LOCK.UN) catch {};
             one.file.close();
         }
         self.pages.deinit(base.allocator);
@@ -90,7 +90,7 @@ pub const FolderStore = struct {
 
     /// False where it is taken. File systems may refuse, with errors that std holds for impossible.
     fn flock(file: File, operation: i32) !bool {
-        while (true) switch (std.posix.errno(linux.flock(file.handle, operation))) {
+        while (true) switch (linux.E.init(linux.flock(file.handle, operation))) {
             .SUCCESS => return true,
             .AGAIN => return false,
             .INTR => continue,
@@ -109,7 +109,7 @@ pub const FolderStore = struct {
         if (shared) |one| {
             if (one.waiters.load(.monotonic) > 0 and one.holder.load(.monotonic) == self.process) std.Thread.sleep(courtesy_ns);
         }
-        if (!try flock(self.locked.?, linux.LOCK.EX | linux.LOCK.NB)) if (!try self.wait_for_lock(timeout_ns)) return false;
+        if (!try flock(self.locked.?, std.posix.LOCK.EX | std.posix.LOCK.NB)) if (!try self.wait_for_lock(timeout_ns)) return false;
         if (shared) |one| one.holder.store(self.process, .monotonic);
         return true;
     }
@@ -123,7 +123,7 @@ pub const FolderStore = struct {
         };
         while (true) {
             const unlocks = if (shared) |one| one.unlocks.load(.acquire) else 0;
-            if (try flock(self.locked.?, linux.LOCK.EX | linux.LOCK.NB)) return true;
+            if (try flock(self.locked.?, std.posix.LOCK.EX | std.posix.LOCK.NB)) return true;
             const passed = timer.read();
             if (passed >= timeout_ns) return false;
             const slice = @min(slice_ns, timeout_ns - passed);
@@ -135,7 +135,7 @@ pub const FolderStore = struct {
     }
 
     pub fn unlock(self: *FolderStore) void {
-        _ = flock(self.locked.?, linux.LOCK.UN) catch {};
+        _ = flock(self.locked.?, std.posix.LOCK.UN) catch {};
         const shared = self.page() orelse return;
         if (shared.waiters.load(.acquire) == 0) return;
         _ = shared.unlocks.fetchAdd(1, .acq_rel);
@@ -182,8 +182,8 @@ pub const FolderStore = struct {
     /// Says to all others, until this is closed, that a writer lives. With the lock held; true: it is the only one.
     pub fn take_lease(self: *FolderStore) !bool {
         const file = self.pages.getLast().file;
-        const is_alone = try flock(file, linux.LOCK.EX | linux.LOCK.NB);
-        if (!try flock(file, linux.LOCK.SH | linux.LOCK.NB)) return error.WouldBlock;
+        const is_alone = try flock(file, std.posix.LOCK.EX | std.posix.LOCK.NB);
+        if (!try flock(file, std.posix.LOCK.SH | std.posix.LOCK.NB)) return error.WouldBlock;
         return is_alone;
     }
 

@@ -43,7 +43,8 @@ pub const Header = struct {
 };
 
 pub const Kind = enum(u32) {
-    /// Changes nothing; it says that all before it is synced. The last record of a log whose writer closed it.
+    /// Changes nothing; it says what is synced. The last record of a log whose writer closed it, or replaced it. It may reserve
+    /// numbers of rows.
     promise = 0,
     /// Ids of rows that are gone.
     delete = 1,
@@ -56,7 +57,7 @@ pub const Kind = enum(u32) {
     _,
 
     /// Whether a record is a change of its own, with a sequence.
-    fn is_change(self: Kind) bool {
+    pub fn is_change(self: Kind) bool {
         return switch (self) {
             .promise, .carried, .buried => false,
             .delete, .rows, _ => true,

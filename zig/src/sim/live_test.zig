@@ -122,7 +122,7 @@ const Run = struct {
                 },
                 5 => try self.add_columns(&live, &diagnostic),
                 // The begin of a call that makes a part of its rows: the folder is live, and nothing else is changed.
-                6 => if (live.reserve(.{ .count = 1, .kind = .numbers, .ids = .{ .numbers = &.{1 << 40} }, .vectors = "" }, &diagnostic)) |_| {
+                6 => if (live.reserve(.{ .count = 1, .kind = .numbers, .ids = .{ .numbers = &.{1 << 40} }, .vectors = "" }, null, &diagnostic)) |_| {
                     self.wrote = true;
                 } else |err| try self.may_fail(err),
                 else => try self.delete(&live, &diagnostic),

@@ -322,7 +322,7 @@ const Run = struct {
             .is_upsert = is_upsert,
             .ids = .{ .numbers = ids },
             .vectors = std.mem.sliceAsBytes(vectors[0..ids.len]),
-        }, &writer.diagnostic) catch |err| {
+        }, null, &writer.diagnostic) catch |err| {
             if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(before, live.sequence);
             return self.may_fail(err);
         };
@@ -360,12 +360,12 @@ const Run = struct {
             .request = try std.fmt.allocPrint(allocator, "large {d}", .{self.next_value}),
         };
         const was_poisoned = live.poisoned;
-        const reserved = live.reserve(given, &writer.diagnostic) catch |err| return self.may_fail(err);
+        const reserved = live.reserve(given, null, &writer.diagnostic) catch |err| return self.may_fail(err);
         try std.testing.expect(!was_poisoned);
         if (reserved.outcome != .done) return std.testing.expect(!is_upsert and reserved.outcome == .duplicate);
         self.prng.shuffle(SegmentRow, rows.items);
         var buffer: [32]u8 = undefined;
-        const path = try allocator.dupe(u8, live.next_segment(&buffer));
+        const path = try allocator.dupe(u8, live.next_segment(&buffer, &writer.diagnostic) catch |err| return self.may_fail(err));
         try self.others_write(writer);
         if (self.store.crashed) return;
         if (may_nest and self.prng.boolean()) if (self.prng.boolean()) try self.commit(writer) else try self.insert_segment(writer, true, false);
@@ -382,7 +382,7 @@ const Run = struct {
         if (may_do) try self.model.add(self.model.sequence + 1, after);
         const before = live.sequence;
         const what: live_room.Call = .{ .rows = given, .path = path, .uuid = path, .ids = .{ .numbers = try writer.ids_of(rows.items) } };
-        const done = live.insert_segment(what, &writer.diagnostic) catch |err| {
+        const done = live.insert_segment(what, null, &writer.diagnostic) catch |err| {
             try std.testing.expectEqual(before, live.sequence);
             return self.may_fail(err);
         };
@@ -395,11 +395,11 @@ const Run = struct {
         try std.testing.expectEqual(there, done.replaced);
         try std.testing.expect(done.durable);
         try self.acknowledged(live, done);
-        const again = try live.reserve(given, &writer.diagnostic);
+        const again = try live.reserve(given, null, &writer.diagnostic);
         try std.testing.expectEqual(.repeated, again.outcome);
         try std.testing.expectEqual(done.sequence, again.sequence);
         given.vectors = std.mem.sliceAsBytes(try allocator.alloc(f32, ids.len));
-        try std.testing.expectEqual(.repeated, (try live.insert(given, &writer.diagnostic)).outcome);
+        try std.testing.expectEqual(.repeated, (try live.insert(given, null, &writer.diagnostic)).outcome);
     }
 
     /// Rows are read and written anew, by who may come late: then nothing is done.
@@ -447,7 +447,7 @@ const Run = struct {
             .is_upsert = true,
             .ids = .{ .numbers = ids[0..count] },
             .vectors = std.mem.sliceAsBytes(vectors[0..count]),
-        }, .{ .layout = layout, .rows = rows[0..count] }, &writer.diagnostic) catch |err| {
+        }, .{ .layout = layout, .rows = rows[0..count] }, null, &writer.diagnostic) catch |err| {
             if (!live.poisoned and !self.store.crashed) try std.testing.expectEqual(sequence, live.sequence);
             return self.may_fail(err);
         };
@@ -604,7 +604,10 @@ const Run = struct {
         const allocator = writer.arena.allocator();
         self.prng.shuffle(SegmentRow, rows);
         var buffer: [32]u8 = undefined;
-        const path = try allocator.dupe(u8, writer.live.next_segment(&buffer));
+        const path = try allocator.dupe(u8, writer.live.next_segment(&buffer, &writer.diagnostic) catch |err| {
+            try self.may_fail(err);
+            return false;
+        });
         var what = sources;
         if (rows.len > 0) {
             self.write_segment(path, rows) catch |err| {
@@ -625,7 +628,6 @@ const Run = struct {
 
     fn write_segment(self: *Run, path: []const u8, rows: []const SegmentRow) !void {
         var buffer: [64]u8 = undefined;
-        try self.store.make_folder(path);
         const file = try self.store.create(try std.fmt.bufPrint(&buffer, "{s}/data", .{path}));
         defer self.store.close(file);
         try self.store.write(file, std.mem.sliceAsBytes(rows), 0);

@@ -3,6 +3,8 @@
 //! zig/src/live/store.zig.
 const std = @import("std");
 const base = @import("base");
+const live_room = @import("live");
+const Page = live_room.page.Page;
 
 const sector_bytes = 512;
 
@@ -64,6 +66,9 @@ pub const SimulatedStore = struct {
     crash_at: u64 = std.math.maxInt(u64),
     crashed: bool = false,
     locked: bool = false,
+    leases: u32 = 0,
+    page: Page = std.mem.zeroes(Page),
+    boots: u8 = 1,
     /// Called at the begin of every sync, of files and of folders: what others can do while a device takes its time.
     on_sync: ?*const fn (*SimulatedStore) void = null,
     /// Before a look at a name or into a file: what a writer may do between two looks of a reader.
@@ -124,13 +129,15 @@ pub const SimulatedStore = struct {
         }
         self.names = try self.durable_names.clone(self.arena.allocator());
         self.crashed = false;
-        self.locked = false;
+        self.boots +%= 2; // never 0
+        self.kill();
         self.crash_at = std.math.maxInt(u64);
     }
 
     /// The process is gone, the system stays.
     pub fn kill(self: *SimulatedStore) void {
         self.locked = false;
+        self.leases = 0;
     }
 
     fn survival(self: *SimulatedStore) f32 {
@@ -201,10 +208,35 @@ pub const SimulatedStore = struct {
 
     // ---- the contract ----
 
-    pub fn lock_for_writing(self: *SimulatedStore) !bool {
+    pub fn lock(self: *SimulatedStore, _: u64) !bool {
         if (self.locked) return false;
         self.locked = true;
         return true;
+    }
+
+    pub fn unlock(self: *SimulatedStore) void {
+        self.locked = false;
+    }
+
+    pub fn open_page(self: *SimulatedStore, _: enum { read, write }) !?*Page {
+        return &self.page;
+    }
+
+    pub fn page_is_linked(_: *SimulatedStore) !bool {
+        return true;
+    }
+
+    pub fn take_lease(self: *SimulatedStore) !bool {
+        self.leases += 1;
+        return self.leases == 1;
+    }
+
+    pub fn boot(self: *SimulatedStore) [16]u8 {
+        return @splat(self.boots);
+    }
+
+    pub fn stat(self: *SimulatedStore, file: File) !live_room.Stat {
+        return .{ .size = try self.size(file), .is_linked = std.mem.indexOfScalar(u32, self.names.values(), file) != null };
     }
 
     pub fn create(self: *SimulatedStore, name: []const u8) !File {
