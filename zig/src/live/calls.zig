@@ -98,7 +98,7 @@ pub fn Calls(comptime Live: type) type {
 
         /// Outside a checkpoint nothing is lost where one fails: the log only goes on growing for a while.
         fn checkpoint_when_due(self: *Live) void {
-            if (self.wal == null or self.poisoned or self.position.offset < self.checkpoint_at) return;
+            if (self.wal == null or self.poisoned or self.position.offset < @max(self.checkpoint_at, self.wal_begin + 1)) return;
             var ignored: Diagnostic = .{};
             self.make_checkpoint(&ignored) catch {
                 self.checkpoint_at = 2 * self.position.offset;
