@@ -59,4 +59,5 @@ test {
     _ = @import("scan.zig");
     _ = @import("live_test.zig");
     _ = @import("rows_test.zig");
+    _ = @import("writers_test.zig");
 }
