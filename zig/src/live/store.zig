@@ -175,8 +175,9 @@ pub const FolderStore = struct {
     pub fn page_is_linked(self: *FolderStore) !bool {
         const now = std.time.nanoTimestamp();
         if (now -% self.looked_ns < look_ns and now >= self.looked_ns) return true;
+        if (!(try self.stat(self.pages.getLast().file)).is_linked) return false;
         self.looked_ns = now;
-        return (try self.stat(self.pages.getLast().file)).is_linked;
+        return true;
     }
 
     /// Says to all others, until this is closed, that a writer lives. With the lock held; true: it is the only one.
