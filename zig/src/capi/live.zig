@@ -116,7 +116,7 @@ pub const LiveHandle = struct {
         while (true) {
             if (self.stop.timedWait(interval_ns)) return else |_| {}
             var diagnostic: Diagnostic = .{};
-            self.live.sync(&diagnostic) catch return; // poisoned: the next write says so
+            self.live.sync(&diagnostic) catch {}; // where it is poisoned the next write says so
         }
     }
 };

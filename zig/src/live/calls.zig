@@ -324,6 +324,8 @@ pub fn Calls(comptime Live: type) type {
                     try sync_now(self, diagnostic);
                 } else try mend(self, sequence, diagnostic);
             }
+            // Who synced it may not have come to that.
+            if (self.page) |page| if (!page.is_visible(sequence)) page.sync(known_synced(self));
             if (self.waiting.items.len > 0) _ = show_visible(self);
         }
 
