@@ -4,23 +4,25 @@
 //! Without the lock it is synced where durability asks for it, and acknowledged. One sync serves all that wait for it. Checkpoints
 //! commit the log into new files, so it stays short. A sync that fails leaves the writer poisoned: the content of the device is
 //! unknown, so it writes no more until it is opened again. Other processes write everything anew before they go on.
-//! The part that is about other processes is in calls.zig.
+//! Calls of other processes are the subject of calls.zig, reading of replay.zig, manifests of checkpoint.zig and first_write.zig.
 //!
 //! Opening takes three calls, since ids are in the caller's files: `open` says which segments there are, `attach` brings the
 //! ids of each, `begin` reads tombstones and log.
 const std = @import("std");
 const base = @import("base");
 const calls_file = @import("calls.zig");
-const dead_file = @import("deleted.zig");
+const checkpoint_file = @import("checkpoint.zig");
 const delta_room = @import("delta.zig");
 const diagnostics = @import("diagnostic.zig");
+const file_names = @import("file_names.zig");
 const find = @import("find.zig");
+const first_write_file = @import("first_write.zig");
 const codes_file = @import("codes.zig");
 const wal_file = @import("wal.zig");
-const moment = @import("moment.zig");
 const rows_file = @import("rows.zig");
 const manifest_file = @import("manifest.zig");
 const page_file = @import("page.zig");
+const replay_file = @import("replay.zig");
 const scan = @import("scan.zig");
 const BitSet = base.BitSet;
 const Delta = delta_room.Delta;
@@ -31,7 +33,6 @@ const Page = page_file.Page;
 const Row = delta_room.Row;
 const View = delta_room.View;
 const file_error = diagnostics.file_error;
-const segment_manifest = @import("layout").manifest;
 
 pub const Durability = enum(u8) {
     /// A write returns once it is on the device.
@@ -171,11 +172,8 @@ pub const Commit = struct {
 
 /// A manifest holds segments and requests beside it.
 const schema_bytes_max = manifest_file.bytes_max / 2;
-const least_bytes = 4 << 20;
 /// A segment that was begun earlier has no number so far ahead.
 const numbers_ahead = 1000;
-const temporary = manifest_file.file_name ++ ".tmp";
-const part_stem = "part-";
 /// How long the end of a writer waits for others.
 const finish_ns = std.time.ns_per_s;
 
@@ -183,6 +181,28 @@ pub fn Live(comptime Store: type) type {
     return struct {
         const Self = @This();
         const calls = calls_file.Calls(Self);
+        const replay = replay_file.Replay(Self);
+        const checkpoints = checkpoint_file.Checkpoints(Self);
+        const first_write = first_write_file.FirstWrite(Self);
+        pub const File = Store.File;
+        pub const Limits = replay.Limits;
+        pub const Replayed = replay.Replayed;
+        pub const is_sound = calls.is_sound;
+        pub const apply_log = replay.apply_log;
+        pub const limits = replay.limits;
+        pub const look = replay.look;
+        pub const read_log = replay.read_log;
+        pub const replay_all = replay.replay_all;
+        pub const checkpoint_bytes = checkpoints.checkpoint_bytes;
+        pub const make_checkpoint = checkpoints.make_checkpoint;
+        pub const put_aside = checkpoints.put_aside;
+        pub const remove_litter = checkpoints.remove_litter;
+        pub const take_over = checkpoints.take_over;
+        pub const write_new_manifest = checkpoints.write_new_manifest;
+        pub const adopt = first_write.adopt;
+        pub const describe_build = first_write.describe_build;
+        pub const read_segment_manifest = first_write.read_segment_manifest;
+        pub const remove_old_names = first_write.remove_old_names;
 
         pub const Segment = struct {
             path: []const u8,
@@ -439,7 +459,7 @@ pub fn Live(comptime Store: type) type {
             return .{ place.record.rows.ids, place.at };
         }
 
-        fn open_finder(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
+        pub fn open_finder(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
             if (!self.is_written()) { // the first write adds the file
                 const bytes = try find.encode(self.allocator, segment.ids.?);
                 segment.finder_owned = bytes;
@@ -593,290 +613,6 @@ pub fn Live(comptime Store: type) type {
                 if (!std.mem.eql(u8, segment.path, other.path)) return false;
             }
             return true;
-        }
-
-        /// Reads the changes of others since, or everything. Returns whether anything changed.
-        pub fn look(self: *Self, begin_again: bool, diagnostic: *Diagnostic) Error!bool {
-            const sequence = self.sequence;
-            const generation = self.generation;
-            const schema_version = self.schema_version;
-            var again = begin_again;
-            var attempt: u32 = 1;
-            // Of the manifest whose files could not be read.
-            var failed_at: ?u64 = null;
-            while (true) : (attempt += 1) {
-                var read_generation: u64 = 0;
-                self.look_once(if (again) null else generation, &read_generation, diagnostic) catch |err| switch (err) {
-                    // A checkpoint may have removed files that this manifest names, or a write may have been undone. If the same
-                    // manifest fails again, it is damage.
-                    error.Corrupt => if (failed_at == read_generation or attempt == moment.attempts_max) return err else {
-                        failed_at = read_generation;
-                        again = true;
-                        continue;
-                    },
-                    else => return err,
-                };
-                return self.sequence != sequence or self.schema_version != schema_version;
-            }
-        }
-
-        /// `generation` is the one whose log was read up to `position`; null: from the start. On failure the set of dead rows
-        /// stays as it was. `read_generation` becomes that of the manifest that was read.
-        fn look_once(self: *Self, generation: ?u64, read_generation: *u64, diagnostic: *Diagnostic) Error!void {
-            const was_written = self.is_written();
-            self.moved = false;
-            errdefer {
-                read_generation.* = self.generation;
-                self.generation = 0; // the next look begins from the start
-            }
-            self.read_manifest(diagnostic) catch |err| return switch (err) {
-                error.NotAnIndex => diagnostics.replaced(diagnostic), // and its files are gone
-                else => err,
-            };
-            if (!self.is_written()) return;
-            if (was_written and generation == self.generation) {
-                const bytes = try self.read_log(self.wal.?, self.position.offset, diagnostic);
-                defer self.allocator.free(bytes);
-                _ = try self.apply_log(bytes, self.position.offset, self.limits(), diagnostic);
-                return;
-            }
-            _ = try self.replay_all(self.limits(), diagnostic);
-            self.layout += 1; // another delta: who keeps rows of the former one has to read them again
-        }
-
-        /// Tombstones and the whole log of the manifest, into a new delta; `seen` is held, or nobody looks yet. If it fails all that
-        /// searches see stays as it was.
-        pub fn replay_all(self: *Self, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const before = try arena.allocator().alloc([2][]const u64, self.segments.items.len);
-            for (self.segments.items, before) |segment, *words| {
-                words[0] = try arena.allocator().dupe(u64, segment.deleted.words);
-                words[1] = try arena.allocator().dupe(u64, segment.pending_delete.words);
-            }
-            const delta = try delta_room.Delta.create(self.allocator);
-            errdefer delta.release();
-            const file = try self.open_log(diagnostic);
-            errdefer self.store.close(file);
-            const state = .{ self.delta, self.waiting, self.sequence, self.position, self.wal_begin, self.last_is_promise, self.wal_header, self.shown_sequence };
-            self.delta = delta;
-            self.waiting = .empty;
-            errdefer {
-                self.forget_waiting();
-                self.waiting.deinit(self.allocator);
-                self.delta, self.waiting, self.sequence, self.position, self.wal_begin, self.last_is_promise, self.wal_header, self.shown_sequence = state;
-                for (self.segments.items, before) |*segment, words| {
-                    @memcpy(segment.deleted.words, words[0]);
-                    @memcpy(segment.pending_delete.words, words[1]);
-                    segment.deleted_count = segment.deleted.count();
-                }
-            }
-            for (self.segments.items) |*segment| try self.read_deleted(segment, diagnostic);
-            self.sequence = self.manifest_sequence;
-            self.shown_sequence = self.manifest_sequence;
-            self.reserved.clearRetainingCapacity();
-            const bytes = try self.read_log(file, 0, diagnostic);
-            defer self.allocator.free(bytes);
-            try self.begin_log(bytes, diagnostic);
-            var limits_ = given;
-            limits_.shown = @max(limits_.shown, self.manifest_sequence);
-            const replayed = try self.apply_log(bytes, 0, limits_, diagnostic);
-            self.close_wal();
-            self.wal = file;
-            self.wal_generation = self.generation;
-            self.synced_offset = self.position.promise;
-            self.synced_sequence = @max(self.synced_sequence, self.manifest_sequence);
-            self.checkpoint_at = self.checkpoint_bytes(self.segments.items);
-            state[0].release();
-            var waiting = state[1];
-            for (waiting.items) |one| self.allocator.free(one.rows);
-            waiting.deinit(self.allocator);
-            return replayed;
-        }
-
-        fn read_deleted(self: *Self, segment: *Segment, diagnostic: *Diagnostic) Error!void {
-            segment.deleted.clear();
-            if (segment.file) |name| {
-                const bytes = try diagnostics.read_file(self.allocator, self.store, name, dead_file.file_bytes(segment.n), diagnostic) orelse
-                    return diagnostics.damaged(diagnostic, name, "is missing", .{});
-                defer self.allocator.free(bytes);
-                dead_file.parse(bytes, segment.uuid, &segment.deleted) catch |err| return switch (err) {
-                    error.Damaged => diagnostics.damaged(diagnostic, name, "is damaged", .{}),
-                    error.NewerVersion => diagnostics.newer(diagnostic, name),
-                };
-            }
-            segment.deleted_count = segment.deleted.count();
-            segment.file_count = segment.deleted_count;
-            if (self.options.writable) @memcpy(segment.pending_delete.words, segment.deleted.words);
-        }
-
-        fn open_log(self: *Self, diagnostic: *Diagnostic) Error!Store.File {
-            const name = self.wal_name.?;
-            return self.store.open_file(name, if (self.options.writable) .read_write else .read_only) catch |err| switch (@as(anyerror, err)) {
-                error.FileNotFound => diagnostics.damaged(diagnostic, name, "is missing", .{}),
-                else => file_error(diagnostic, name, "open", err),
-            };
-        }
-
-        /// A log from a byte on, in memory that is the caller's.
-        pub fn read_log(self: *Self, file: Store.File, first: u64, diagnostic: *Diagnostic) Error![]u8 {
-            return diagnostics.read_opened(self.allocator, self.store, file, self.wal_name.?, first, std.math.maxInt(u63), diagnostic);
-        }
-
-        fn begin_log(self: *Self, bytes: []const u8, diagnostic: *Diagnostic) Error!void {
-            const name = self.wal_name.?;
-            self.wal_header = wal_file.Header.parse(bytes) catch |err| return switch (err) {
-                error.BadHeader => diagnostics.damaged(diagnostic, name, "has a damaged header", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, name),
-            };
-            var uuid: [16]u8 = undefined;
-            _ = std.fmt.hexToBytes(&uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
-            if (!std.mem.eql(u8, &uuid, &self.wal_header.uuid)) return diagnostics.damaged(diagnostic, name, "is the log of another index", .{});
-            if (self.wal_header.first_sequence != self.manifest_sequence + 1) return diagnostics.damaged(diagnostic, name, "begins elsewhere than {s} says", .{manifest_file.file_name});
-            self.position = .begin(&self.wal_header);
-            self.wal_begin = self.position.offset;
-            self.last_is_promise = false;
-        }
-
-        /// How far a log is read, and how far of that searches see it.
-        pub const Limits = struct { read: u64 = std.math.maxInt(u64), shown: u64 = std.math.maxInt(u64) };
-        pub const Replayed = struct {
-            end: wal_file.End,
-            /// A record that changes nothing was among them: the log may have ended with it.
-            has_promise: bool,
-        };
-
-        /// Without the folder's lock. A reader reads only what it may show; a writer knows of all that is acknowledged, or will be.
-        pub fn limits(self: *Self) Limits {
-            const page = self.page orelse return .{};
-            if (!page.is_valid(self.boot) or page.generation.load(.acquire) != self.generation) return .{};
-            const visible = page.visible.load(.acquire);
-            return if (self.options.writable) .{ .read = page.sequence.load(.acquire), .shown = visible } else .{ .read = visible };
-        }
-
-        /// The records of `bytes`, which stand at `first`, from `position` on; `seen` is held, or nobody looks yet.
-        pub fn apply_log(self: *Self, bytes: []const u8, first: u64, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
-            _ = self.show_waiting(given.shown);
-            var has_promise = false;
-            var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
-            while (scanner.next()) |record| {
-                if (record.sequence > given.read) return .{ .end = .whole, .has_promise = has_promise };
-                const is_shown = record.sequence <= given.shown;
-                try self.apply(&record, is_shown, diagnostic);
-                self.position = scanner.position;
-                self.sequence = record.sequence;
-                self.synced_offset = @max(self.synced_offset, self.position.promise);
-                if (record.sequence == self.manifest_sequence) self.wal_begin = self.position.offset;
-                self.last_is_promise = record.kind == .promise and record.payload.len == 0;
-                has_promise = has_promise or record.kind == .promise;
-                if (is_shown) self.shown_sequence = record.sequence;
-            }
-            const end = scanner.end() catch return diagnostics.damaged(diagnostic, self.wal_name.?, "is damaged at byte {d}", .{scanner.position.offset});
-            return .{ .end = end, .has_promise = has_promise };
-        }
-
-        /// One that is not shown waits, as if it were our own.
-        fn apply(self: *Self, record: *const wal_file.Record, is_shown: bool, diagnostic: *Diagnostic) Error!void {
-            var dead: std.ArrayList(Row) = .empty;
-            defer dead.deinit(self.allocator);
-            switch (record.kind) {
-                .promise => return self.take_reserved(record, diagnostic),
-                .delete => try self.apply_delete(record, &dead, diagnostic),
-                .rows, .carried => try self.apply_rows(record, &dead, diagnostic),
-                .buried => {
-                    for (0..record.rows) |i| {
-                        if (record.payload.len < 4 * (i + 1)) return self.unreadable(record, diagnostic);
-                        const row = std.mem.readInt(u32, record.payload[4 * i ..][0..4], .little);
-                        if (row >= self.delta.rows) return self.unreadable(record, diagnostic);
-                        _ = self.delta.mark_pending_delete(row);
-                        self.delta.mark_deleted(row);
-                    }
-                },
-                _ => return diagnostics.newer(diagnostic, self.wal_name.?),
-            }
-            const records: u32 = @intCast(self.delta.records.items.len);
-            if (is_shown) {
-                self.show(dead.items);
-                self.delta.show(records);
-                return;
-            }
-            try self.waiting.ensureUnusedCapacity(self.allocator, 1);
-            self.waiting.appendAssumeCapacity(.{ .sequence = record.sequence, .rows = try dead.toOwnedSlice(self.allocator), .records = records });
-        }
-
-        fn take_reserved(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error!void {
-            if (record.payload.len != rows_file.reserved_bytes * @as(usize, record.rows)) return self.unreadable(record, diagnostic);
-            try self.reserved.ensureUnusedCapacity(self.allocator, record.rows);
-            for (0..record.rows) |i| {
-                const first, const count = rows_file.decode_reserved(record.payload, i);
-                if (first > manifest_file.next_row_max or count > manifest_file.next_row_max - first) return self.unreadable(record, diagnostic);
-                self.next_row = @max(self.next_row, first + count);
-                self.reserved.appendAssumeCapacity(.{ .first = first, .count = count });
-            }
-        }
-
-        fn unreadable(self: *Self, record: *const wal_file.Record, diagnostic: *Diagnostic) Error {
-            return diagnostics.damaged(diagnostic, self.wal_name.?, "has a record {d} that cannot be", .{record.sequence});
-        }
-
-        fn apply_delete(self: *Self, record: *const wal_file.Record, dead: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!void {
-            const ids = rows_file.decode_ids(self.allocator, record.payload, record.rows) catch |err| return switch (err) {
-                error.Damaged => self.unreadable(record, diagnostic),
-                error.OutOfMemory => error.OutOfMemory,
-            };
-            defer rows_file.free_ids(self.allocator, ids);
-            for (0..ids.len()) |i| {
-                const row = try self.find_row(ids, i, diagnostic) orelse
-                    return diagnostics.damaged(diagnostic, self.wal_name.?, "deletes an id in record {d} that no row has", .{record.sequence});
-                try self.bury(row, dead);
-            }
-        }
-
-        /// Gone; the rows that are dead once the record is shown.
-        fn bury(self: *Self, row: Row, dead: *std.ArrayList(Row)) error{OutOfMemory}!void {
-            try dead.append(self.allocator, row);
-            if (row.segment == delta_room.segment_number) {
-                _ = self.delta.mark_pending_delete(row.vertex);
-                return;
-            }
-            // The next record of the same id must not find it; a reader has one set.
-            const segment = &self.segments.items[row.segment];
-            if (self.options.writable) segment.pending_delete.insert(row.vertex) else self.show(&.{row});
-        }
-
-        fn apply_rows(self: *Self, record: *const wal_file.Record, dead: *std.ArrayList(Row), diagnostic: *Diagnostic) Error!void {
-            const allocator = self.allocator;
-            const bytes = try allocator.alignedAlloc(u8, .@"8", wal_file.record_bytes(record.payload.len));
-            @memcpy(bytes[wal_file.record_header_bytes..], record.payload);
-            const taken = delta_room.Record.create(allocator, bytes, record.rows) catch |err| return switch (err) {
-                error.Damaged => self.unreadable(record, diagnostic),
-                error.OutOfMemory => error.OutOfMemory,
-            };
-            var is_taken = false;
-            errdefer if (!is_taken) taken.release(allocator);
-            const rows = &taken.rows;
-            if (rows.vectors.len != self.shape().row_bytes() * rows.count) return self.unreadable(record, diagnostic);
-            if (self.kind) |kind| if (kind != rows.kind) return self.unreadable(record, diagnostic);
-            try self.delta.reserve(rows.count, self.dim);
-            if (rows.request.len > 0) {
-                const first: u64 = if (rows.kind == .row and rows.count > 0) @intCast(@max(0, rows.ids.numbers[0])) else 0;
-                if (record.kind == .rows) try self.requests.add(allocator, rows.request, record.sequence, rows.count, first);
-            }
-            if (record.kind == .rows) {
-                for (0..rows.count) |i| {
-                    const row = try self.find_row(rows.ids, i, diagnostic) orelse continue;
-                    if (!rows.is_upsert) return diagnostics.damaged(diagnostic, self.wal_name.?, "inserts an id in record {d} that a row has", .{record.sequence});
-                    try self.bury(row, dead);
-                }
-            }
-            self.kind = rows.kind;
-            self.has_rows = true;
-            if (rows.kind == .row) {
-                for (rows.ids.numbers) |id| self.next_row = @max(self.next_row, @as(u64, @intCast(@max(0, id))) + 1);
-                if (self.next_row > manifest_file.next_row_max) return self.unreadable(record, diagnostic);
-            }
-            self.delta.append(taken);
-            is_taken = true;
         }
 
         // ---- writing ----
@@ -1185,7 +921,7 @@ pub fn Live(comptime Store: type) type {
             try calls.enter_moved(self, diagnostic);
             defer calls.leave_quietly(self);
             while (true) {
-                const name = std.fmt.bufPrint(buffer, part_stem ++ "{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
+                const name = std.fmt.bufPrint(buffer, file_names.part_stem ++ "{x:0>16}", .{self.next_file}) catch unreachable; // 21 bytes
                 self.next_file += 1;
                 if (try self.hold(name, diagnostic)) return name;
             }
@@ -1195,7 +931,7 @@ pub fn Live(comptime Store: type) type {
         pub fn hold_segment(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!void {
             try calls.enter_moved(self, diagnostic);
             defer calls.leave_quietly(self);
-            const number = number_of(name, part_stem, "") orelse self.next_file + numbers_ahead;
+            const number = file_names.number_of(name, file_names.part_stem, "") orelse self.next_file + numbers_ahead;
             if (number >= self.next_file + numbers_ahead) {
                 diagnostic.argument = "path";
                 diagnostic.say("{s} is no folder of a part", .{name});
@@ -1242,7 +978,7 @@ pub fn Live(comptime Store: type) type {
 
         /// The folder of a segment that a commit names: a handle that is newer than the folder did not count it.
         fn pass(self: *Self, path: []const u8) void {
-            const number = number_of(path, part_stem, "") orelse return;
+            const number = file_names.number_of(path, file_names.part_stem, "") orelse return;
             self.next_file = @max(self.next_file, number + 1);
         }
 
@@ -1289,7 +1025,7 @@ pub fn Live(comptime Store: type) type {
             return true;
         }
 
-        fn forget_waiting(self: *Self) void {
+        pub fn forget_waiting(self: *Self) void {
             for (self.waiting.items) |one| self.allocator.free(one.rows);
             self.waiting.clearRetainingCapacity();
         }
@@ -1662,363 +1398,6 @@ pub fn Live(comptime Store: type) type {
             self.show_all(); // rows that waited for their sync, too: the new manifest holds them
         }
 
-        // ---- checkpoints ----
-        //
-        // Folding the log into files that a new manifest names: tombstones of every segment, and a log that begins behind them.
-        //
-        // The order is what matters. New files and their names are on the device before a manifest names them; the manifest takes the old
-        // one's place by one rename; the old files go only once that rename is on the device. If the rename or the sync
-        // after it fails, it is unknown which manifest the device has: the writer is poisoned.
-
-        /// With the lock held.
-        pub fn make_checkpoint(self: *Self, diagnostic: *Diagnostic) Error!void {
-            while (self.syncing) self.changed.wait(&self.mutex);
-            try self.check_sound(diagnostic);
-            if (calls.is_sound(self) and self.position.offset == self.wal_begin) return; // nothing to commit
-            try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
-            self.seen.lock();
-            defer self.seen.unlock();
-            self.show_all();
-        }
-
-        /// Also writes if the log holds nothing new; no sync is under way. The manifest gets `given` and `delta`, which may differ
-        /// from those that views see: the caller publishes them, and with them all writes, once this has returned.
-        fn write_new_manifest(self: *Self, given: []Segment, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const scratch = arena.allocator();
-
-            const segments = try scratch.alloc(manifest_file.Segment, given.len);
-            const counts = try scratch.alloc(u64, segments.len);
-            var made: std.ArrayList([]const u8) = .empty;
-            var old: std.ArrayList([]const u8) = .empty;
-            errdefer if (!self.poisoned) {
-                for (made.items) |name| diagnostics.discard(store, name);
-            };
-            var next_file = self.next_file;
-            for (given, segments, counts) |*segment, *named, *count| {
-                count.* = segment.pending_delete.count();
-                named.* = .{ .path = segment.path, .uuid = segment.uuid, .n = segment.n, .dead = segment.file };
-                if (count.* == segment.file_count) continue;
-                const name = try numbered_name(scratch, &next_file, "dead", "bin");
-                try made.append(scratch, name);
-                const bytes = try dead_file.encode(scratch, segment.uuid, &segment.pending_delete);
-                try diagnostics.write_file(store, name, bytes, diagnostic);
-                if (segment.file) |before| try old.append(scratch, try scratch.dupe(u8, before));
-                named.dead = name;
-            }
-            const wal_name = try numbered_name(self.allocator, &next_file, "log", "velolog");
-            errdefer self.allocator.free(wal_name);
-            try made.append(scratch, try scratch.dupe(u8, wal_name));
-            var header: wal_file.Header = .{ .uuid = undefined, .salt = self.prng.next(), .first_sequence = self.sequence + 1 };
-            _ = std.fmt.hexToBytes(&header.uuid, &self.uuid) catch return diagnostics.damaged(diagnostic, manifest_file.file_name, "has a damaged uuid", .{});
-            const wal = store.create(wal_name) catch |err| return file_error(diagnostic, wal_name, "create", err);
-            errdefer store.close(wal);
-            const position = try self.begin_wal(delta, scratch, wal, wal_name, &header, diagnostic);
-            try diagnostics.sync_folder(store, ".", diagnostic);
-
-            const requests = try scratch.alloc(manifest_file.Request, self.requests.items.items.len);
-            for (requests, self.requests.items.items) |*named, one| named.* = .{ .request = one.name, .sequence = one.sequence, .rows = one.rows, .row = one.row };
-            const manifest: manifest_file.FolderManifest = .{
-                .uuid = &self.uuid,
-                .generation = self.generation + 1,
-                .dim = self.dim,
-                .metric = self.metric,
-                .dtype = @tagName(self.dtype),
-                .ids = if (self.kind) |kind| @tagName(kind) else null,
-                .schema = self.schema,
-                .built = self.built,
-                .readers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
-                .flushes = self.flushes,
-                .sequence = self.sequence,
-                .next_row = self.next_row,
-                .next_file = next_file,
-                .parts = segments,
-                .first_log = wal_name,
-                .requests = requests,
-            };
-            // Names are copied before the rename: from there on nothing may fail for want of memory.
-            const kept = try scratch.alloc(?[]const u8, segments.len);
-            @memset(kept, null);
-            errdefer for (kept) |name| if (name) |one| self.allocator.free(one);
-            for (segments, kept) |segment, *name| name.* = if (segment.dead) |file| try self.allocator.dupe(u8, file) else null;
-            try made.append(scratch, temporary);
-            try diagnostics.write_file(store, temporary, try manifest_file.write(scratch, &manifest), diagnostic);
-            // Others see that their log is not as they left it, and look for another manifest: also if this one is killed before the
-            // former log is gone.
-            var end: [wal_file.record_header_bytes]u8 align(8) = @splat(0);
-            if (self.wal != null) try self.append(&end, .promise, 0, diagnostic);
-            self.last_is_promise = false; // for its own log it is not the last word
-            store.rename(temporary, manifest_file.file_name) catch |err| {
-                self.poisoned = true;
-                return file_error(diagnostic, manifest_file.file_name, "replace", err);
-            };
-            diagnostics.sync_folder(store, ".", diagnostic) catch |err| {
-                self.poisoned = true;
-                return err;
-            };
-
-            self.close_wal();
-            if (self.wal_name) |name| {
-                try_append(scratch, &old, name);
-                self.allocator.free(name);
-            }
-            for (given, kept, counts) |*segment, name, count| {
-                if (segment.file) |before| self.allocator.free(before);
-                segment.file = name;
-                segment.file_count = count;
-            }
-            self.wal_name = wal_name;
-            self.wal = wal;
-            self.wal_header = header;
-            self.position = position;
-            self.wal_begin = position.offset;
-            self.last_is_promise = position.offset > wal_file.header_bytes and self.reserved.items.len == 0;
-            self.generation = manifest.generation;
-            self.wal_generation = manifest.generation;
-            self.next_file = next_file;
-            self.manifest_sequence = self.sequence;
-            self.synced_sequence = self.sequence;
-            self.synced_offset = position.offset;
-            self.checkpoint_at = self.checkpoint_bytes(given);
-            self.changed.broadcast();
-            for (old.items) |name| diagnostics.discard(store, name);
-        }
-
-        /// The size to which the log may grow: as long again as what it carries over, so that this is not written over and over.
-        fn checkpoint_bytes(self: *Self, segments: []const Segment) u64 {
-            var rows: u64 = 0;
-            for (segments) |segment| rows += segment.n;
-            const most = if (self.options.checkpoint_bytes > 0) self.options.checkpoint_bytes else @max(least_bytes, rows / 16);
-            return if (self.wal_begin == wal_file.header_bytes) most else self.wal_begin + @max(most, self.wal_begin);
-        }
-
-        /// The new log's header, and behind it the rows that no segment holds. A promise ends them: all of it is on the device before a
-        /// manifest names it, so damage there is never taken for a torn end.
-        fn begin_wal(self: *Self, delta: *const Delta, scratch: std.mem.Allocator, wal: Store.File, name: []const u8, header: *const wal_file.Header, diagnostic: *Diagnostic) Error!wal_file.Position {
-            const store = self.store;
-            var position: wal_file.Position = .begin(header);
-            store.write(wal, &header.encode(), 0) catch |err| return file_error(diagnostic, name, "write", err);
-            for (delta.records.items) |record| {
-                const offset = position.offset;
-                wal_file.seal(record.bytes, .carried, record.rows.count, 0, &position);
-                store.write(wal, record.bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
-            }
-            if (delta.pending_delete.count > 0) {
-                const size = std.mem.alignForward(usize, 4 * @as(usize, delta.pending_delete.count), 8);
-                const bytes = try scratch.alloc(u8, wal_file.record_bytes(size));
-                @memset(bytes, 0);
-                var at: usize = wal_file.record_header_bytes;
-                for (0..delta.rows) |row| {
-                    if (!delta.pending_delete.bits.isSet(row)) continue;
-                    std.mem.writeInt(u32, bytes[at..][0..4], @intCast(row), .little);
-                    at += 4;
-                }
-                const offset = position.offset;
-                wal_file.seal(bytes, .buried, delta.pending_delete.count, 0, &position);
-                store.write(wal, bytes, offset) catch |err| return file_error(diagnostic, name, "write", err);
-            }
-            if (position.offset > wal_file.header_bytes or self.reserved.items.len > 0) {
-                const given = try scratch.alloc([2]u64, self.reserved.items.len);
-                for (given, self.reserved.items) |*pair, one| pair.* = .{ one.first, one.count };
-                const promise = try rows_file.encode_reserved(scratch, given);
-                const offset = position.offset;
-                wal_file.seal(promise, .promise, @intCast(given.len), offset, &position);
-                store.write(wal, promise, offset) catch |err| return file_error(diagnostic, name, "write", err);
-            }
-            store.sync(wal) catch |err| return file_error(diagnostic, name, "sync", err);
-            return position;
-        }
-
-        /// The only writer takes over what it finds: a torn end is put aside, the records of the log are written anew, since a device
-        /// may have lost what its cache still shows, and litter goes.
-        pub fn take_over(self: *Self, end: wal_file.End, diagnostic: *Diagnostic) Error!void {
-            if (end == .torn) try self.put_aside(diagnostic);
-            self.reserved.clearRetainingCapacity(); // of calls whose processes are gone
-            if (self.position.offset > wal_file.header_bytes or end == .torn) {
-                try self.make_checkpoint(diagnostic);
-            } else {
-                // The manifest may stand there by a rename that no sync has seen, and what it no longer names goes below: not before
-                // the manifest is there for good.
-                try diagnostics.sync_folder(self.store, ".", diagnostic);
-                // The device may still hold a record of a call that failed, which only the page cache has lost.
-                self.store.sync(self.wal.?) catch |err| return file_error(diagnostic, self.wal_name.?, "sync", err);
-                self.synced_offset = self.position.offset;
-                self.synced_sequence = self.sequence;
-            }
-            try self.remove_old_names(diagnostic);
-            try self.remove_litter(diagnostic);
-        }
-
-        pub fn put_aside(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            const bytes = try diagnostics.read_file(self.allocator, store, self.wal_name.?, std.math.maxInt(u63), diagnostic) orelse
-                return diagnostics.damaged(diagnostic, self.wal_name.?, "is missing", .{});
-            defer self.allocator.free(bytes);
-            var buffer: [80]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}.torn", .{self.wal_name.?}) catch unreachable; // manifest.zig limits it
-            try diagnostics.write_file(store, name, bytes[@intCast(self.position.offset)..], diagnostic);
-            try diagnostics.sync_folder(store, ".", diagnostic);
-        }
-
-        /// Files of ours that no manifest names: a checkpoint or an adoption was killed. Of torn ends the newest is kept.
-        fn remove_litter(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
-            var newest: []const u8 = "";
-            for (names) |name| {
-                if (is_ours(name, "log-", ".velolog.torn") and std.mem.order(u8, name, newest) == .gt) newest = name;
-            }
-            for (names) |name| {
-                if (self.is_named(name) or std.mem.eql(u8, name, newest)) continue;
-                if (is_ours(name, part_stem, "")) {
-                    store.remove_unheld(name) catch {};
-                } else if (std.mem.eql(u8, name, temporary) or is_ours(name, "dead-", ".bin") or is_ours(name, "log-", ".velolog") or is_ours(name, "log-", ".velolog.torn"))
-                    diagnostics.discard(store, name);
-            }
-        }
-
-        fn is_named(self: *Self, name: []const u8) bool {
-            if (std.mem.eql(u8, name, self.wal_name.?)) return true;
-            for (self.segments.items) |segment| {
-                if (std.mem.eql(u8, name, segment.path)) return true;
-                if (segment.file) |file| if (std.mem.eql(u8, name, file)) return true;
-            }
-            return false;
-        }
-
-        // ---- the first write ----
-        //
-        // A build leaves the files of its segment in the folder of the index itself. The first write gives them a second name in a
-        // folder of their own, as every other segment has, and writes live.json, which names it. Then the first names go, the
-        // manifest first: an older velo finds no index rather than a wrong one.
-        //
-        // Killed before live.json is there, the folder is as the build left it, and the second names are litter; killed after, the
-        // next writer takes the rest of the first names away.
-
-        /// The manifest of a folder as its build left it: one segment, and no log yet. No other code knows of this form. All memory
-        /// is `arena`'s.
-        fn describe_build(self: *Self, arena: std.mem.Allocator, diagnostic: *Diagnostic) Error!manifest_file.FolderManifest {
-            var parsed = try self.read_segment_manifest(segment_manifest.file_name, diagnostic);
-            defer parsed.deinit();
-            const found = &parsed.value;
-            const dtype = scan.Dtype.of(found.dtype) orelse return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a type that is none", .{});
-            const uuid = try arena.dupe(u8, found.uuid);
-            return .{
-                .readers_understand = manifest_file.understood(false, false),
-                .uuid = &@as([32]u8, @splat('0')),
-                .generation = 0,
-                .dim = found.dim,
-                .metric = try arena.dupe(u8, found.metric),
-                .dtype = @tagName(dtype),
-                .built = uuid,
-                .sequence = 0,
-                .next_row = 0,
-                .next_file = 2,
-                .parts = try arena.dupe(manifest_file.Segment, &.{.{ .path = manifest_file.built_segment, .uuid = uuid, .n = found.n }}),
-                .first_log = "",
-            };
-        }
-
-        pub fn read_segment_manifest(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!segment_manifest.Parsed {
-            const text = try diagnostics.read_file(self.allocator, self.store, name, segment_manifest.bytes_max, diagnostic) orelse {
-                diagnostic.say("the folder holds no index", .{});
-                return error.NotAnIndex;
-            };
-            defer self.allocator.free(text);
-            return segment_manifest.parse(self.allocator, text) catch |err| switch (err) {
-                error.BadManifest => diagnostics.damaged(diagnostic, segment_manifest.file_name, "is damaged", .{}),
-                error.NewerVersion => diagnostics.newer(diagnostic, segment_manifest.file_name),
-                error.OlderVersion => {
-                    diagnostic.in_file(segment_manifest.file_name, "the index was written by an older velo: build it again", .{});
-                    return error.UnsupportedVersion;
-                },
-                error.OutOfMemory => error.OutOfMemory,
-            };
-        }
-
-        /// The first write, with the lock held: when this returns the folder has a manifest and an empty log.
-        fn adopt(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const segment = &self.segments.items[0];
-            if (segment.finder == null) try self.open_finder(segment, diagnostic);
-            self.prng.source.fill(self.uuid[0..16]);
-            const raw: [16]u8 = self.uuid[0..16].*;
-            _ = std.fmt.bufPrint(&self.uuid, "{x}", .{&raw}) catch unreachable;
-            self.make_segment(segment.path, diagnostic) catch |err| {
-                self.store.remove_folder(segment.path) catch {}; // litter: the next try takes it away
-                return err;
-            };
-            self.write_new_manifest(self.segments.items, self.delta, diagnostic) catch |err| {
-                if (!self.poisoned) self.store.remove_folder(segment.path) catch {};
-                return err;
-            };
-            {
-                self.seen.lock();
-                defer self.seen.unlock();
-                self.show_all();
-            }
-            self.remove_old_names(diagnostic) catch |err| {
-                self.poisoned = true;
-                return err;
-            };
-        }
-
-        fn make_segment(self: *Self, path: []const u8, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            var parsed = try self.read_segment_manifest(segment_manifest.file_name, diagnostic);
-            defer parsed.deinit();
-            if (!std.mem.eql(u8, parsed.value.uuid, self.segments.items[0].uuid)) {
-                diagnostic.say("the index was replaced by another one: open it again", .{});
-                return error.Unsupported;
-            }
-            store.remove_folder(path) catch |err| return file_error(diagnostic, path, "remove", err);
-            store.make_folder(path) catch |err| return file_error(diagnostic, path, "create", err);
-            for (parsed.value.files) |file| try self.link_into(path, file.name, diagnostic);
-            try self.link_into(path, segment_manifest.file_name, diagnostic);
-            var buffer: [128]u8 = undefined;
-            const name = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, find.file_name }) catch unreachable; // our own short names
-            try diagnostics.write_file(store, name, self.segments.items[0].finder_owned.?, diagnostic);
-            try diagnostics.sync_folder(store, path, diagnostic);
-        }
-
-        fn link_into(self: *Self, path: []const u8, name: []const u8, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            var buffer: [512]u8 = undefined;
-            const to = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ path, name }) catch
-                return diagnostics.damaged(diagnostic, segment_manifest.file_name, "names a file whose name is too long", .{});
-            store.link(name, to) catch |err| switch (@as(anyerror, err)) {
-                error.FileNotFound => return diagnostics.damaged(diagnostic, name, "is missing from the index", .{}),
-                // File systems without hard links.
-                error.PermissionDenied, error.AccessDenied => {
-                    diagnostic.in_file(name, "the file system gives {s} no second name, which live data needs", .{name});
-                    return error.Unsupported;
-                },
-                else => return file_error(diagnostic, name, "link", err),
-            };
-        }
-
-        /// The manifest is gone for good before anything is acknowledged; the other names may go whenever.
-        fn remove_old_names(self: *Self, diagnostic: *Diagnostic) Error!void {
-            const store = self.store;
-            store.remove(segment_manifest.file_name) catch |err| switch (@as(anyerror, err)) {
-                error.FileNotFound => {},
-                else => return file_error(diagnostic, segment_manifest.file_name, "remove", err),
-            };
-            try diagnostics.sync_folder(store, ".", diagnostic);
-            var arena = std.heap.ArenaAllocator.init(self.allocator);
-            defer arena.deinit();
-            const names = store.list(arena.allocator()) catch |err| return file_error(diagnostic, ".", "list", err);
-            if (self.segments.items.len == 0) return;
-            var buffer: [512]u8 = undefined;
-            for (names) |name| {
-                const inside = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ self.segments.items[0].path, name }) catch continue;
-                if (store.exists(inside) catch false) diagnostics.discard(store, name);
-            }
-        }
-
         /// The file of a segment whose other files are complete; all of it is on the device when this returns.
         fn write_finder(self: *Self, path: []const u8, ids: Ids, diagnostic: *Diagnostic) Error![]align(4) u8 {
             var buffer: [128]u8 = undefined;
@@ -2126,30 +1505,6 @@ pub fn Live(comptime Store: type) type {
     };
 }
 
-fn try_append(scratch: std.mem.Allocator, names: *std.ArrayList([]const u8), name: []const u8) void {
-    const copy = scratch.dupe(u8, name) catch return; // then it is litter
-    names.append(scratch, copy) catch {};
-}
-
-fn numbered_name(allocator: std.mem.Allocator, next_file: *u64, comptime stem: []const u8, comptime suffix: []const u8) error{OutOfMemory}![]u8 {
-    const name = try std.fmt.allocPrint(allocator, stem ++ "-{x:0>16}." ++ suffix, .{next_file.*});
-    next_file.* += 1;
-    return name;
-}
-
-/// The number in such a name; null: it is none.
-fn number_of(name: []const u8, comptime stem: []const u8, comptime suffix: []const u8) ?u64 {
-    if (!is_ours(name, stem, suffix)) return null;
-    return std.fmt.parseInt(u64, name[stem.len..][0..16], 16) catch unreachable; // 16 digits
-}
-
-/// Whether this is a name as velo numbers them. All others are somebody else's.
-fn is_ours(name: []const u8, comptime stem: []const u8, comptime suffix: []const u8) bool {
-    if (name.len != stem.len + 16 + suffix.len) return false;
-    if (!std.mem.startsWith(u8, name, stem) or !std.mem.endsWith(u8, name, suffix)) return false;
-    return std.mem.indexOfNone(u8, name[stem.len..][0..16], "0123456789abcdef") == null;
-}
-
 /// A folder with live data from nothing: no segment, no row, an empty log.
 pub const CreateOptions = struct {
     dim: u32,
@@ -2185,7 +1540,7 @@ pub fn create(allocator: std.mem.Allocator, store: anytype, options: CreateOptio
     };
     const text = try manifest_file.write(allocator, &manifest);
     defer allocator.free(text);
-    try diagnostics.write_file(store, temporary, text, diagnostic);
-    store.rename(temporary, manifest_file.file_name) catch |err| return file_error(diagnostic, manifest_file.file_name, "replace", err);
+    try diagnostics.write_file(store, file_names.temporary, text, diagnostic);
+    store.rename(file_names.temporary, manifest_file.file_name) catch |err| return file_error(diagnostic, manifest_file.file_name, "replace", err);
     try diagnostics.sync_folder(store, ".", diagnostic);
 }
