@@ -6,6 +6,7 @@
 //!
 //! Locks are taken in this order: `turn`, the folder's, `mutex`, `seen`. Nobody waits for the first two with one of the others.
 const std = @import("std");
+const base = @import("base");
 const diagnostics = @import("diagnostic.zig");
 const folder = @import("folder.zig");
 const manifest_file = @import("manifest.zig");
@@ -68,9 +69,9 @@ pub fn Calls(comptime Live: type) type {
             var left = timeout_ns;
             if (!self.turn.tryLock()) {
                 if (timeout_ns == 0) return busy(self, diagnostic);
-                const begin = std.time.nanoTimestamp();
+                const begin = base.nowMicros();
                 self.turn.lock();
-                left -|= @intCast(@max(0, std.time.nanoTimestamp() - begin));
+                left -|= (base.nowMicros() - begin) * std.time.ns_per_us;
             }
             errdefer self.turn.unlock();
             if (!(self.store.lock(left) catch |err| return diagnostics.refused(diagnostic, ".", "lock", err))) return busy(self, diagnostic);

@@ -79,6 +79,12 @@ pub const Page = extern struct {
         if (self.visible.fetchMax(sequence, .acq_rel) < sequence) _ = self.changes.fetchAdd(1, .acq_rel);
     }
 
+    /// At the end of a wait, during which the count may have begun anew.
+    pub fn stop_waiting(self: *Page) void {
+        var count = self.waiters.load(.acquire);
+        while (count > 0) count = self.waiters.cmpxchgWeak(count, count - 1, .acq_rel, .acquire) orelse return;
+    }
+
     /// A mapping that others only read may not be written: atomic loads alone.
     pub fn is_visible(self: *const Page, sequence: u64) bool {
         return self.visible.load(.acquire) >= sequence;

@@ -11,7 +11,7 @@ const Page = page_file.Page;
 const linux = std.os.linux;
 
 /// Time between two looks whether the page still has its name.
-const look_ns = 100 * std.time.ns_per_ms;
+const look_us = 100 * std.time.us_per_ms;
 /// A process that waits for the lock tries again at least so often: who held it may have been killed.
 const slice_ns = 10 * std.time.ns_per_ms;
 /// Time that a process lets others take the lock which it had last.
@@ -47,7 +47,7 @@ pub const FolderStore = struct {
     locked: ?std.fs.File = null,
     /// The last is the page in use; of the others callers may have pointers.
     pages: std.ArrayList(Mapped) = .empty,
-    looked_ns: i128 = 0,
+    looked_us: u64 = 0,
 
     pub const File = std.fs.File;
     pub const Map = []align(std.heap.page_size_min) const u8;
@@ -107,7 +107,11 @@ pub const FolderStore = struct {
             self.locked = .{ .handle = try std.posix.openat(self.dir.fd, ".", .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0) };
         const shared = self.page();
         if (shared) |one| {
-            if (one.waiters.load(.monotonic) > 0 and one.holder.load(.monotonic) == self.process) std.Thread.sleep(courtesy_ns);
+            if (one.waiters.load(.monotonic) > 0 and one.holder.load(.monotonic) == self.process) {
+                std.Thread.sleep(courtesy_ns);
+                // Those who wait count themselves again soon, and those who were killed do not.
+                if (one.holder.load(.monotonic) == self.process) one.waiters.store(0, .monotonic);
+            }
         }
         if (!try flock(self.locked.?, std.posix.LOCK.EX | std.posix.LOCK.NB)) if (!try self.wait_for_lock(timeout_ns)) return false;
         if (shared) |one| one.holder.store(self.process, .monotonic);
@@ -117,11 +121,9 @@ pub const FolderStore = struct {
     fn wait_for_lock(self: *FolderStore, timeout_ns: u64) !bool {
         var timer = try std.time.Timer.start();
         const shared = self.page();
-        if (shared) |one| _ = one.waiters.fetchAdd(1, .acq_rel);
-        defer if (shared) |one| {
-            _ = one.waiters.fetchSub(1, .acq_rel);
-        };
         while (true) {
+            if (shared) |one| _ = one.waiters.fetchAdd(1, .acq_rel);
+            defer if (shared) |one| one.stop_waiting();
             const unlocks = if (shared) |one| one.unlocks.load(.acquire) else 0;
             if (try flock(self.locked.?, std.posix.LOCK.EX | std.posix.LOCK.NB)) return true;
             const passed = timer.read();
@@ -173,10 +175,10 @@ pub const FolderStore = struct {
 
     /// Whether the page in use still has its name; looks now and then.
     pub fn page_is_linked(self: *FolderStore) !bool {
-        const now = std.time.nanoTimestamp();
-        if (now -% self.looked_ns < look_ns and now >= self.looked_ns) return true;
+        const now = base.nowMicros();
+        if (now -| self.looked_us < look_us) return true;
         if (!(try self.stat(self.pages.getLast().file)).is_linked) return false;
-        self.looked_ns = now;
+        self.looked_us = now;
         return true;
     }
 
@@ -375,7 +377,7 @@ test "one handle has the lock at a time, with and without a page; all but the la
     try std.testing.expect(try second.page_is_linked());
     try tmp.dir.deleteFile(page_file.file_name);
     try std.testing.expect(try second.page_is_linked()); // looked a moment ago
-    second.looked_ns = 0;
+    second.looked_us = 0;
     try std.testing.expect(!try second.page_is_linked());
 }
 

@@ -299,7 +299,7 @@ test "a page that somebody deletes is made again, and readers find it" {
     _ = try a.put(&.{1}, false);
     for (0..3) |turn| {
         try world.tmp.dir.deleteFile(page_file.file_name);
-        for ([_]*Handle{ &a, &b, &reader }) |one| one.store.looked_ns = 0;
+        for ([_]*Handle{ &a, &b, &reader }) |one| one.store.looked_us = 0;
         const id: i64 = @intCast(10 * turn + 2);
         if (turn < 2) {
             _ = try a.put(&.{id}, false);
