@@ -217,6 +217,7 @@ pub fn Calls(comptime Live: type) type {
             self.seen.lock();
             defer self.seen.unlock();
             self.page = page;
+            self.lost_page = false;
         }
 
         fn open_page(self: *Live, diagnostic: *Diagnostic) Error!*Page {
@@ -258,23 +259,24 @@ pub fn Calls(comptime Live: type) type {
                 if (self.is_current.load(.acquire)) return if (show_visible(self)) .something else .nothing;
                 std.Thread.sleep(read_ns);
             }
-            const is_linked = if (self.page == null) false else self.store.page_is_linked() catch true;
-            if (!is_linked and !self.options.writable) self.look_for_page();
-            const found = follow(self, diagnostic);
-            self.mutex.unlock();
-            if (!is_linked and self.options.writable) {
-                // With the lock it makes another one; where that is taken, a later look does.
+            self.lost_page = self.page == null or !(self.store.page_is_linked() catch true);
+            if (self.lost_page and self.options.writable) {
+                self.mutex.unlock();
+                // With the lock it makes another page; where that is taken, a later look does.
                 var ignored: Diagnostic = .{};
                 if (enter(self, 0, &ignored)) |moved| {
-                    if (moved == null) leave_quietly(self);
-                } else |_| {}
-            }
-            return found;
+                    if (moved != null) return .moved;
+                    leave_quietly(self);
+                    return .something;
+                } else |_| self.mutex.lock();
+            } else if (self.lost_page) self.look_for_page();
+            defer self.mutex.unlock();
+            return follow(self, diagnostic);
         }
 
         /// With `mutex`.
         fn follow(self: *Live, diagnostic: *Diagnostic) Error!Found {
-            if (self.page) |page| if (page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation) {
+            if (self.page) |page| if (!self.lost_page and page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation) {
                 if (self.generation == 0 and !self.is_written()) return .nothing;
                 if (self.generation != 0 and self.generation == self.wal_generation) if (try follow_log(self, diagnostic)) |found| return found;
             };

@@ -265,6 +265,8 @@ pub fn Live(comptime Store: type) type {
         /// What processes share; null: this one reads, and there is none.
         page: ?*Page = null,
         boot: [16]u8,
+        /// Somebody deleted it: others may use another one by now.
+        lost_page: bool = false,
         /// Counts what may have changed what a view shows.
         version: std.atomic.Value(u64) = .init(1),
         begun: bool = false,
@@ -495,6 +497,7 @@ pub fn Live(comptime Store: type) type {
             self.seen.lock();
             defer self.seen.unlock();
             self.page = page;
+            self.lost_page = false;
         }
 
         /// The number that grows with all that processes make visible; null: there is no page.
