@@ -4,7 +4,6 @@ pub const SimulatedDevice = @import("device.zig").SimulatedDevice;
 pub const Device = SimulatedDevice;
 pub const faults = @import("device.zig");
 pub const Fault = faults.Fault;
-pub const SimulatedStore = @import("store.zig").SimulatedStore;
 
 test {
     _ = @import("device.zig");
@@ -16,5 +15,4 @@ test {
     _ = @import("offload_test.zig");
     _ = @import("store.zig");
     _ = @import("live_test.zig");
-    _ = @import("rows_test.zig");
 }
