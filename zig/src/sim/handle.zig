@@ -4,7 +4,6 @@ const layout = @import("layout");
 const live_room = @import("live");
 const model = @import("model.zig");
 const sim_store = @import("store.zig");
-const SimulatedDisk = sim_store.SimulatedDisk;
 const SimulatedStore = sim_store.SimulatedStore;
 const State = model.State;
 
@@ -23,11 +22,7 @@ pub const Handle = struct {
     changes_seen: ?u64 = null,
 
     /// Where it fails, its store has ended as well.
-    pub fn open(self: *Handle, allocator: std.mem.Allocator, disk: *SimulatedDisk, options: live_room.Options, built: live_room.Built) !void {
-        try self.open_store(allocator, .{ .disk = disk }, options, built);
-    }
-
-    pub fn open_store(self: *Handle, allocator: std.mem.Allocator, store: SimulatedStore, options: live_room.Options, built: live_room.Built) !void {
+    pub fn open(self: *Handle, allocator: std.mem.Allocator, store: SimulatedStore, options: live_room.Options, built: live_room.Built) !void {
         self.* = .{ .store = store, .live = undefined, .arena = .init(allocator) };
         errdefer self.arena.deinit();
         errdefer self.store.deinit();

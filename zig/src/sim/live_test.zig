@@ -10,6 +10,10 @@ const SimulatedDisk = sim_store.SimulatedDisk;
 const SimulatedStore = sim_store.SimulatedStore;
 
 test "thousands of worlds of several processes, each with kills, crashes, full disks and failed syncs of its own" {
+    if (worlds.only()) |one| {
+        _ = try worlds.run(world.run, one.seed, one.crash_at);
+        return;
+    }
     const count = worlds.count(22_000, 20, "VELO_LIVE_RUNS");
     var nested: u64 = 0;
     for (0..count) |turn| nested += try worlds.run(world.run, worlds.first_seed() + turn, null);

@@ -245,6 +245,8 @@ pub const SimulatedStore = struct {
     kill_in: u64 = std.math.maxInt(u64),
     /// No operation of it does anything any more.
     is_dead: bool = false,
+    /// When it was killed.
+    had_lock: bool = false,
     /// The last is the page in use; callers may have pointers to the others.
     pages: std.ArrayList(struct { node: u32, at_kill: Page = undefined }) = .empty,
     /// It never finds a page: it sees the folder as it is.
@@ -281,6 +283,11 @@ pub const SimulatedStore = struct {
         return self.is_dead or self.disk.crashed;
     }
 
+    /// The caller of a process that was killed hears of nothing.
+    pub fn expect_alive(self: *const SimulatedStore) error{Crashed}!void {
+        if (self.has_ended()) return error.Crashed;
+    }
+
     fn tell(self: *SimulatedStore, event: SimulatedDisk.Event) void {
         if (self.has_ended()) return;
         if (self.disk.on_event) |call| call(self.disk, self, event);
@@ -294,6 +301,7 @@ pub const SimulatedStore = struct {
         if (self.kill_in > 0) return false;
         for (self.pages.items) |*one| one.at_kill = self.disk.nodes.items[one.node].page.?.*;
         self.is_dead = true;
+        self.had_lock = self.disk.lock_holder == self;
         return true;
     }
 
@@ -411,6 +419,8 @@ pub const SimulatedStore = struct {
             try self.truncate(file, 0);
             return file;
         }
+        const folder = SimulatedDisk.folder_of(name);
+        if (!std.mem.eql(u8, folder, ".")) _ = try self.node_of(folder);
         const node = try self.disk.add_node(.{});
         try self.change_name(.{ .set = .{ .name = try self.own(name), .node = node } });
         return self.open_node(node, .file);

@@ -10,6 +10,7 @@ const live_room = @import("live");
 const handle_file = @import("handle.zig");
 const model_file = @import("model.zig");
 const sim_store = @import("store.zig");
+const worlds = @import("worlds.zig");
 const Handle = handle_file.Handle;
 const Live = handle_file.Live;
 const Model = model_file.Model;
@@ -83,6 +84,15 @@ pub const World = struct {
     nested: u64 = 0,
     kills: u64 = 0,
     cuts: u64 = 0,
+    tells: bool,
+
+    fn tell(self: *const World, comptime text: []const u8, args: anytype) void {
+        if (self.tells) std.debug.print("{d}: " ++ text ++ "\n", .{self.depth} ++ args);
+    }
+
+    fn number_of(self: *const World, process: *const Process) usize {
+        return (@intFromPtr(process) - @intFromPtr(self.processes.ptr)) / @sizeOf(Process);
+    }
 
     fn of(disk: *SimulatedDisk) *World {
         return @fieldParentPtr("disk", disk);
@@ -94,6 +104,7 @@ pub const World = struct {
         const self = of(disk);
         if (self.is_quiet or self.failure != null) return;
         self.between_operations(store, event) catch |err| {
+            if (@errorReturnTrace()) |trace| std.debug.dumpStackTrace(trace.*);
             self.failure = err;
         };
     }
@@ -128,8 +139,8 @@ pub const World = struct {
         if (process.call) |*call| if (call.found == null) {
             const before = self.model.now();
             call.found = .{ .state = before.*, .sequence = self.model.sequence };
+            call.first = self.first_of(call, live);
             if (live.sequence == self.model.sequence + 1) {
-                call.first = call.op.reserved orelse live.next_row -| call.op.count();
                 if (!call.op.changes(before)) return error.WroteWithoutCause;
                 if (call.op.is_numbered and call.op.reserved == null and call.first < self.model.next_row) return error.NumberGivenTwice;
                 try self.model.write(&call.op.after(before, call.first), .{
@@ -140,16 +151,20 @@ pub const World = struct {
                 });
                 process.unlocked_at = self.model.sequence;
                 call.written = self.model.sequence;
-            } else {
-                call.first = call.op.reserved orelse live.next_row;
-                try self.note_attempt(call);
-            }
+                self.tell("{d} writes {d}", .{ self.number_of(process), self.model.sequence });
+            } else try self.note_attempt(call);
         };
         if (live.poisoned and !process.was_poisoned) {
             process.was_poisoned = true;
             try self.observe(live.options.durability == .sync);
         }
         if (live.sequence > self.model.sequence) return error.NeverWritten;
+    }
+
+    /// The number that its first row gets, whether the record is written by now or not.
+    fn first_of(self: *const World, call: *const Call, live: *const Live) u64 {
+        if (call.op.reserved) |first| return first;
+        return if (live.sequence > self.model.sequence) live.next_row -| call.op.count() else live.next_row;
     }
 
     /// What fails may be there after a crash.
@@ -164,17 +179,19 @@ pub const World = struct {
     fn bury(self: *World, process: *Process) !void {
         const handle = process.handle.?;
         const waits = handle.live.options.durability == .sync;
+        const had_lock = handle.store.had_lock;
         try self.note_end(process);
         self.close(process);
         self.kills += 1;
-        try self.observe(waits);
+        self.tell("{d} is gone", .{self.number_of(process)});
+        if (had_lock) try self.observe(waits);
     }
 
     fn note_end(self: *World, process: *Process) !void {
         const call = if (process.call) |*one| one else return;
         const handle = process.handle.?;
         if (call.found != null or self.disk.lock_holder != &handle.store) return;
-        call.first = call.op.reserved orelse handle.live.next_row;
+        call.first = self.first_of(call, &handle.live);
         try self.note_attempt(call);
     }
 
@@ -195,6 +212,7 @@ pub const World = struct {
         defer view.release();
         const state = try handle.state_of(view, null);
         const log = if (handle.live.wal_name) |name| self.disk.names.get(name).? else 0;
+        self.tell("there is {d}", .{view.sequence});
         _ = try self.model.see(view.sequence, &state, .{ .waits = waits, .node = log, .end = handle.live.position.offset, .next_row = handle.live.next_row });
     }
 
@@ -228,6 +246,7 @@ pub const World = struct {
         const view = try handle.live.take_view();
         defer view.release();
         const state = try handle.state_of(view, null);
+        self.tell("the power went: there is {d}, of {d}, {d} for certain", .{ view.sequence, self.model.sequence, self.model.durable });
         try self.model.settle(view.sequence, &state);
         if (self.prng.boolean()) self.disk.crash_at = self.disk.changes + self.prng.below(300);
     }
@@ -317,7 +336,10 @@ pub const World = struct {
         defer process.is_busy = is_inside;
         self.depth += 1;
         defer self.depth -= 1;
+        self.tell("{d} begins", .{self.number_of(process)});
         self.act(process, is_inside) catch |err| {
+            self.tell("{d} fails: {t}", .{ self.number_of(process), err });
+            if (self.failure) |first| return first;
             const handle = process.handle orelse return err;
             self.may_fail(&handle.store, err) catch |bad| {
                 std.debug.print("{s}\n", .{handle.diagnostic.message()});
@@ -372,7 +394,7 @@ pub const World = struct {
                 if (self.failure) |bad| return bad;
                 if (handle.store.is_dead and !self.disk.crashed) {
                     self.kills += 1;
-                    try self.observe(false);
+                    if (handle.store.had_lock) try self.observe(false);
                 }
                 self.may_fail(&handle.store, err) catch |bad| {
                     // Another manifest took the place of the one that it was reading.
@@ -416,11 +438,13 @@ pub const World = struct {
         switch (self.prng.below(30)) {
             0 => {
                 try live.checkpoint(diagnostic);
+                try handle.store.expect_alive();
                 self.model.acknowledge(0, process.unlocked_at);
             },
             1 => {
                 const sequence = live.sequence;
                 try live.sync(diagnostic);
+                try handle.store.expect_alive();
                 self.model.acknowledge(0, sequence);
             },
             2 => try live.sweep(diagnostic),
@@ -430,6 +454,7 @@ pub const World = struct {
                 const sequence = live.sequence;
                 if (self.prng.boolean()) {
                     try live.finish(diagnostic);
+                    try handle.store.expect_alive();
                     self.model.acknowledge(0, sequence);
                 }
                 self.close(process);
@@ -460,6 +485,7 @@ pub const World = struct {
         if (count > text.len) return;
         self.columns_tried = @max(self.columns_tried, count);
         const done = try live.set_schema(text[0..count], live.schema_version, &handle.diagnostic);
+        try handle.store.expect_alive();
         switch (done.outcome) {
             .moved => return self.open_again(process),
             .stale => return if (self.columns < count) error.StaleWithoutCause,
@@ -510,6 +536,7 @@ pub const World = struct {
         }
         const handle = process.handle.?;
         process.call = .{ .op = op };
+        self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
         const rows = try self.rows_of(op);
         try self.answered(process, try handle.live.insert(rows, &handle.diagnostic));
     }
@@ -538,6 +565,7 @@ pub const World = struct {
         if (op.ids.len == 0) return;
         const handle = process.handle.?;
         process.call = .{ .op = op };
+        self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
         try self.answered(process, try handle.live.delete(.{ .numbers = op.ids }, &handle.diagnostic));
     }
 
@@ -562,12 +590,15 @@ pub const World = struct {
         if (self.prng.boolean() and !try self.others(process)) return;
         const op = try self.new_op(.{ .kind = .update, .ids = ids.items, .values = try self.new_values(ids.items.len), .expected = expected.items });
         process.call = .{ .op = op };
+        self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
         const done = try live.update(try self.rows_of(op), .{ .layout = view.layout, .rows = rows.items }, &handle.diagnostic);
+        try handle.store.expect_alive();
         if (done.outcome == .stale and view.layout != live.layout) return testing.expectEqual(null, process.call.?.written);
         try self.answered(process, done);
     }
 
     fn answered(self: *World, process: *Process, done: live_room.Done) !void {
+        try process.handle.?.store.expect_alive();
         const call = &process.call.?;
         const op = call.op;
         const live = &process.handle.?.live;
@@ -597,6 +628,7 @@ pub const World = struct {
         if (live.options.durability == .sync) try testing.expect(done.durable);
         self.model.acknowledge(sequence, if (done.durable) sequence else 0);
         process.acknowledged = sequence;
+        self.tell("{d} acknowledged {d}, durable {}", .{ self.number_of(process), sequence, done.durable });
         self.wrote = self.wrote or call.written != null;
     }
 
@@ -604,7 +636,7 @@ pub const World = struct {
     fn others(self: *World, process: *Process) !bool {
         const handle = process.handle.?;
         process.call = null;
-        if (self.depth <= depth_max) for (0..self.prng.below(4)) |_| {
+        if (self.depth < depth_max) for (0..self.prng.below(4)) |_| {
             const other = if (self.prng.below(3) == 0) process else &self.processes[@intCast(self.prng.below(self.processes.len))];
             if (other != process and other.is_busy) continue;
             try self.step(other);
@@ -633,6 +665,7 @@ pub const World = struct {
             .request = try std.fmt.allocPrint(allocator, "large {d}", .{self.next_value}),
         };
         const reserved = try live.reserve(given, &handle.diagnostic);
+        try handle.store.expect_alive();
         switch (reserved.outcome) {
             .done => {},
             .moved => return self.open_again(process),
@@ -646,7 +679,7 @@ pub const World = struct {
         const rows = try allocator.alloc(SegmentRow, count);
         for (rows, values, 0..) |*row, value, i| row.* = .{ .id = if (self.is_numbered) @intCast(reserved.row + i) else ids[i], .value = value };
         self.prng.shuffle(SegmentRow, rows);
-        const path = try self.new_segment(process) orelse return;
+        const path = try self.new_segment(process);
         if (!try self.others(process)) return;
         try self.write_segment(handle, path, rows);
         if (!try self.others(process)) return;
@@ -658,6 +691,7 @@ pub const World = struct {
             .reserved = if (self.is_numbered) reserved.row else null,
         });
         process.call = .{ .op = op };
+        self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
         try handle.keep_rows(path, rows);
         const done = try live.insert_segment(.{ .rows = given, .first = reserved.row, .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } }, &handle.diagnostic);
         try self.answered(process, done);
@@ -667,16 +701,18 @@ pub const World = struct {
         const sequence = done.sequence;
         if (!try self.others(process)) return;
         const again = try live.reserve(given, &handle.diagnostic);
+        try handle.store.expect_alive();
         if (again.outcome == .moved) return self.open_again(process);
         try testing.expectEqual(.repeated, again.outcome);
         try testing.expectEqual(sequence, again.sequence);
         given.vectors = std.mem.sliceAsBytes(try allocator.alloc(f32, count));
         const once_more = try live.insert(given, &handle.diagnostic);
+        try handle.store.expect_alive();
         if (once_more.outcome == .moved) return self.open_again(process);
         try testing.expectEqual(.repeated, once_more.outcome);
     }
 
-    fn new_segment(self: *World, process: *Process) !?[]const u8 {
+    fn new_segment(self: *World, process: *Process) ![]const u8 {
         const handle = process.handle.?;
         var buffer: [32]u8 = undefined;
         return try self.arena.allocator().dupe(u8, try handle.live.next_segment(&buffer, &handle.diagnostic));
@@ -698,6 +734,7 @@ pub const World = struct {
     fn commit(self: *World, process: *Process) anyerror!void {
         const handle = process.handle.?;
         const live = &handle.live;
+        if (!live.is_written()) return; // nothing to fold
         const allocator = self.arena.allocator();
         const commits = self.commits;
         var view = try live.take_view();
@@ -775,14 +812,16 @@ pub const World = struct {
     fn put(self: *World, process: *Process, sources: live_room.Commit, rows: []SegmentRow, commits: u64) !?[]const u8 {
         const handle = process.handle.?;
         self.prng.shuffle(SegmentRow, rows);
-        const path = try self.new_segment(process) orelse return null;
+        var path: []const u8 = "";
         var what = sources;
         if (rows.len > 0) {
+            path = try self.new_segment(process);
             try self.write_segment(handle, path, rows);
             what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
             try handle.keep_rows(path, rows);
         }
         const done = try handle.live.commit(what, &handle.diagnostic);
+        try handle.store.expect_alive();
         switch (done.outcome) {
             .done => {
                 self.commits += 1;
@@ -835,7 +874,7 @@ pub const World = struct {
     fn end(self: *World) !void {
         self.disk.faults = .{};
         self.disk.crash_at = std.math.maxInt(u64);
-        self.nesting = 0;
+        self.depth = depth_max; // no call comes in between any more
         for (self.processes) |*process| if (process.handle != null) self.close(process);
         const process = &self.processes[0];
         for (0..2) |_| {
@@ -846,11 +885,11 @@ pub const World = struct {
             try handle.open(self.allocator, .{ .disk = &self.disk }, .{ .writable = true, .seed = 1 }, self.built);
             try self.adopt(process, handle);
             try testing.expectEqual(self.model.sequence, handle.live.sequence);
+            if (self.wrote) try self.check_litter(&handle.live);
             try self.insert(process, .upsert);
             try self.commit(process);
             process.call = null;
             try self.follow(process);
-            try self.check_litter(&handle.live);
             self.close(process);
         }
     }
@@ -894,9 +933,11 @@ pub fn run(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) anyerror!u64
         .built = if (built_rows == 0) .{} else .{ .kind = if (is_numbered) .row else .numbers, .next_row = if (is_numbered) built_rows else 0 },
         .built_rows = built_rows,
         .next_value = built_rows + 1,
+        .tells = worlds.only() != null,
         .nesting = ([_]u64{ 0, 8, 30, 100 })[prng.below(4)],
     };
     defer {
+        world.disk.crashed = true; // after a failure descriptors may be open
         for (world.processes) |*process| if (process.handle != null) world.close(process);
         world.model.deinit();
         world.disk.deinit();

@@ -30,6 +30,13 @@ pub fn first_seed() u64 {
     return @as(u64, std.testing.random_seed) << 20;
 }
 
+/// VELO_LIVE_SEED=SEED or SEED,CRASH: one world alone, which tells what happens in it.
+pub fn only() ?struct { seed: u64, crash_at: ?u64 } {
+    var parts = std.mem.splitScalar(u8, std.posix.getenv("VELO_LIVE_SEED") orelse return null, ',');
+    const seed = std.fmt.parseInt(u64, parts.first(), 10) catch return null;
+    return .{ .seed = seed, .crash_at = std.fmt.parseInt(u64, parts.rest(), 10) catch null };
+}
+
 /// Runs one world and finds its leaks, without a stack trace at each of millions of allocations.
 pub fn run(comptime world: fn (std.mem.Allocator, u64, ?u64) anyerror!u64, seed: u64, crash_at: ?u64) !u64 {
     var leaks: std.heap.DebugAllocator(.{ .stack_trace_frames = 0 }) = .{ .backing_allocator = std.heap.c_allocator };
