@@ -51,6 +51,8 @@ const Process = struct {
     unlocked_at: u64 = 0,
     was_poisoned: bool = false,
     acknowledged: u64 = 0,
+    /// Seen where there was no page.
+    shown: u64 = 0,
 };
 
 pub const World = struct {
@@ -73,6 +75,8 @@ pub const World = struct {
     is_quiet: bool = false,
     failure: ?anyerror = null,
     next_value: u16 = 1,
+    /// Somebody took the page away: time passes before each look.
+    page_deleted: bool = false,
     /// A write was acknowledged.
     wrote: bool = false,
     /// Commits that changed which rows have which places.
@@ -126,10 +130,17 @@ pub const World = struct {
             else => self.nesting,
         };
         if (self.prng.below(odds) > 0) return;
+        if (self.prng.below(40) == 0) return self.delete_page();
         const other = &self.processes[@intCast(self.prng.below(self.processes.len))];
         if (other.is_busy) return;
         self.nested += 1;
         try self.step(other);
+    }
+
+    fn delete_page(self: *World) !void {
+        self.tell("the page is deleted", .{});
+        self.page_deleted = true;
+        try self.disk.remove_by_hand(live_room.page.file_name);
     }
 
     /// With the lock held: what the call did is decided.
@@ -268,11 +279,20 @@ pub const World = struct {
         const view = try handle.live.take_view();
         defer view.release();
         const state = try handle.state_of(view, null);
-        if (view.sequence < @max(least, process.acknowledged)) return error.AcknowledgedNotSeen;
+        // Another process may be about to make a new page.
+        const is_late = self.page_deleted and self.disk.lock_holder != null;
+        if (view.sequence < @max(if (is_late) 0 else least, process.acknowledged)) return error.AcknowledgedNotSeen;
         if (view.sequence <= self.model.sequence) {
             if (!std.mem.eql(u16, self.model.state_at(view.sequence), &state)) return error.HalfSeen;
         } else if (!self.is_being_written(view.sequence, &state)) return error.NeverWritten;
-        if (process.is_writer) try self.check_synced(view.sequence);
+        // Without a page a reader shows what it finds.
+        if (!process.is_writer and !self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
+        if (view.sequence > process.shown) try self.check_synced(view.sequence);
+    }
+
+    fn has_page(self: *const World, live: *const Live) bool {
+        const page = live.page orelse return false;
+        return page.is_valid(self.disk.boot_id) and page.generation.raw == live.generation;
     }
 
     /// The call that has the lock wrote its record, and has not given the lock back.
@@ -300,12 +320,9 @@ pub const World = struct {
         const handle = process.handle.?;
         const least = self.model.acknowledged;
         const columns = self.columns;
-        const changes = if (handle.live.changes()) |counter| counter.load(.acquire) else null;
-        if (changes == null or changes != handle.changes_seen) {
-            _ = handle.live.refresh(&handle.diagnostic) catch |err| {
-                if (!handle.live.moved) return err;
-                return self.open_again(process);
-            };
+        const changes = if (handle.live.changes_place()) |place| @atomicLoad(u64, place, .acquire) else null;
+        if (changes == null or changes != handle.changes_seen or self.page_deleted) {
+            if (try handle.live.refresh(&handle.diagnostic) == .moved) return self.open_again(process);
             handle.changes_seen = changes;
         }
         try self.check(process, least);
@@ -374,6 +391,7 @@ pub const World = struct {
         process.handle = handle;
         process.was_poisoned = false;
         process.acknowledged = 0;
+        process.shown = 0;
         handle.store.kill_in = std.math.maxInt(u64);
         try self.follow(process);
     }
@@ -419,6 +437,8 @@ pub const World = struct {
             if (is_open) handle.close();
             return self.allocator.destroy(handle);
         }
+        // What it makes is not yet in any manifest.
+        if (is_open) for (process.handle.?.live.held.items) |one| handle.live.hold_segment(one.path, &handle.diagnostic) catch {};
         self.close(process);
         if (is_open) return self.adopt(process, handle);
         self.allocator.destroy(handle);
@@ -439,7 +459,7 @@ pub const World = struct {
             0 => {
                 try live.checkpoint(diagnostic);
                 try handle.store.expect_alive();
-                self.model.acknowledge(0, process.unlocked_at);
+                if (!live.moved) self.model.acknowledge(0, process.unlocked_at);
             },
             1 => {
                 const sequence = live.sequence;
@@ -538,7 +558,7 @@ pub const World = struct {
         process.call = .{ .op = op };
         self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
         const rows = try self.rows_of(op);
-        try self.answered(process, try handle.live.insert(rows, &handle.diagnostic));
+        try self.answered(process, try handle.live.insert(rows, null, &handle.diagnostic));
     }
 
     /// It is needed as long as its call may have failed.
@@ -591,7 +611,7 @@ pub const World = struct {
         const op = try self.new_op(.{ .kind = .update, .ids = ids.items, .values = try self.new_values(ids.items.len), .expected = expected.items });
         process.call = .{ .op = op };
         self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
-        const done = try live.update(try self.rows_of(op), .{ .layout = view.layout, .rows = rows.items }, &handle.diagnostic);
+        const done = try live.update(try self.rows_of(op), .{ .layout = view.layout, .rows = rows.items }, null, &handle.diagnostic);
         try handle.store.expect_alive();
         if (done.outcome == .stale and view.layout != live.layout) return testing.expectEqual(null, process.call.?.written);
         try self.answered(process, done);
@@ -664,7 +684,7 @@ pub const World = struct {
             .vectors = "",
             .request = try std.fmt.allocPrint(allocator, "large {d}", .{self.next_value}),
         };
-        const reserved = try live.reserve(given, &handle.diagnostic);
+        const reserved = try live.reserve(given, null, &handle.diagnostic);
         try handle.store.expect_alive();
         switch (reserved.outcome) {
             .done => {},
@@ -680,9 +700,7 @@ pub const World = struct {
         for (rows, values, 0..) |*row, value, i| row.* = .{ .id = if (self.is_numbered) @intCast(reserved.row + i) else ids[i], .value = value };
         self.prng.shuffle(SegmentRow, rows);
         const path = try self.new_segment(process);
-        if (!try self.others(process)) return;
-        try self.write_segment(handle, path, rows);
-        if (!try self.others(process)) return;
+        try self.write_segment(try self.goes_on(process, path) orelse return, path, rows);
         const op = try self.new_op(.{
             .kind = if (is_upsert) .upsert else .insert,
             .ids = ids,
@@ -690,26 +708,50 @@ pub const World = struct {
             .is_numbered = self.is_numbered,
             .reserved = if (self.is_numbered) reserved.row else null,
         });
-        process.call = .{ .op = op };
-        self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
-        try handle.keep_rows(path, rows);
-        const done = try live.insert_segment(.{ .rows = given, .first = reserved.row, .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } }, &handle.diagnostic);
-        try self.answered(process, done);
-        if (done.outcome != .done) return;
-        try testing.expect(done.durable);
-        // From whichever process it comes again.
-        const sequence = done.sequence;
+        while (try self.goes_on(process, path)) |now| {
+            process.call = .{ .op = op };
+            self.tell("{d}: as a segment {any} {any}", .{ self.number_of(process), op.ids, op.values });
+            try now.keep_rows(path, rows);
+            const call: live_room.Call = .{ .rows = given, .first = reserved.row, .path = path, .uuid = path, .ids = .{ .numbers = try now.ids_of(rows) } };
+            const done = now.live.insert_segment(call, null, &now.diagnostic) catch |err| {
+                // Another process took the folder for abandoned, and numbers that nobody had been told for lost.
+                if (err == error.InvalidArgument and self.page_deleted and self.is_numbered) return;
+                return err;
+            };
+            try self.answered(process, done);
+            if (done.outcome == .moved) continue;
+            if (done.outcome != .done) return;
+            try testing.expect(done.durable);
+            return self.repeat(process, &given, done.sequence);
+        }
+    }
+
+    /// From whichever process it comes again.
+    fn repeat(self: *World, process: *Process, given: *live_room.Rows, sequence: u64) !void {
         if (!try self.others(process)) return;
-        const again = try live.reserve(given, &handle.diagnostic);
+        const handle = process.handle.?;
+        const again = try handle.live.reserve(given.*, null, &handle.diagnostic);
         try handle.store.expect_alive();
         if (again.outcome == .moved) return self.open_again(process);
         try testing.expectEqual(.repeated, again.outcome);
         try testing.expectEqual(sequence, again.sequence);
-        given.vectors = std.mem.sliceAsBytes(try allocator.alloc(f32, count));
-        const once_more = try live.insert(given, &handle.diagnostic);
+        given.vectors = std.mem.sliceAsBytes(try self.arena.allocator().alloc(f32, given.count));
+        const once_more = try handle.live.insert(given.*, null, &handle.diagnostic);
         try handle.store.expect_alive();
         if (once_more.outcome == .moved) return self.open_again(process);
         try testing.expectEqual(.repeated, once_more.outcome);
+    }
+
+    /// Others come in between. The handle that holds the folder then; null: it is gone.
+    fn goes_on(self: *World, process: *Process, path: []const u8) !?*Handle {
+        if (!try self.others(process) and self.disk.crashed) return null;
+        return self.holder_of(process, path);
+    }
+
+    fn holder_of(_: *World, process: *Process, path: []const u8) ?*Handle {
+        const handle = process.handle orelse return null;
+        for (handle.live.held.items) |one| if (std.mem.eql(u8, one.path, path)) return handle;
+        return null;
     }
 
     fn new_segment(self: *World, process: *Process) ![]const u8 {
@@ -776,7 +818,7 @@ pub const World = struct {
         if (with_delta and chosen.items.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a segment before it ends
             const added = try allocator.dupe(SegmentRow, rows.items[stored..]);
             const path = try self.put(process, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added, commits) orelse return;
-            const later = try live.take_view();
+            const later = try process.handle.?.live.take_view();
             const numbers = try numbers_in(allocator, later, view, chosen.items);
             view.release();
             view = later;
@@ -810,29 +852,33 @@ pub const World = struct {
     /// A segment of these rows, in any order, takes the place of its sources. Returns its name, or null where nothing was done,
     /// which may only be where another commit came first: since `commits`.
     fn put(self: *World, process: *Process, sources: live_room.Commit, rows: []SegmentRow, commits: u64) !?[]const u8 {
-        const handle = process.handle.?;
         self.prng.shuffle(SegmentRow, rows);
         var path: []const u8 = "";
         var what = sources;
         if (rows.len > 0) {
             path = try self.new_segment(process);
-            try self.write_segment(handle, path, rows);
-            what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
-            try handle.keep_rows(path, rows);
+            try self.write_segment(process.handle.?, path, rows);
         }
-        const done = try handle.live.commit(what, &handle.diagnostic);
-        try handle.store.expect_alive();
-        switch (done.outcome) {
-            .done => {
-                self.commits += 1;
-                self.model.acknowledge(0, process.unlocked_at);
-                return path;
-            },
-            .moved => try self.open_again(process),
-            .stale => {},
-            else => return error.UnexpectedOutcome,
+        // A view of one handle is good for another.
+        while (if (rows.len > 0) self.holder_of(process, path) else process.handle) |handle| {
+            if (rows.len > 0) {
+                what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
+                try handle.keep_rows(path, rows);
+            }
+            const done = try handle.live.commit(what, &handle.diagnostic);
+            try handle.store.expect_alive();
+            self.tell("{d} commits: {t}", .{ self.number_of(process), done.outcome });
+            switch (done.outcome) {
+                .done => {
+                    self.commits += 1;
+                    self.model.acknowledge(0, process.unlocked_at);
+                    return path;
+                },
+                .moved => try self.open_again(process),
+                .stale => if (self.commits == commits) return error.StaleWithoutCause else return null,
+                else => return error.UnexpectedOutcome,
+            }
         }
-        if (self.commits == commits) return error.StaleWithoutCause;
         return null;
     }
 
@@ -864,7 +910,8 @@ pub const World = struct {
             if (self.failure) |err| return err;
             if (!self.disk.crashed) try self.follow_all();
             if (self.failure) |err| return err;
-            if (!self.disk.crashed and self.prng.below(60) == 0) self.disk.crashed = true;
+            if (self.prng.below(100) == 0) try self.delete_page();
+            if (self.prng.below(60) == 0) self.disk.crashed = true;
             if (self.disk.crashed) try self.cut_power();
         }
         try self.end();
