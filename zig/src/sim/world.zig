@@ -778,7 +778,7 @@ pub const World = struct {
         const live = &handle.live;
         if (!live.is_written()) return; // nothing to fold
         const allocator = self.arena.allocator();
-        const commits = self.commits;
+        var commits = self.commits;
         var view = try live.take_view();
         defer view.release();
         var chosen: std.ArrayList(u32) = .empty;
@@ -818,6 +818,7 @@ pub const World = struct {
         if (with_delta and chosen.items.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a segment before it ends
             const added = try allocator.dupe(SegmentRow, rows.items[stored..]);
             const path = try self.put(process, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added, commits) orelse return;
+            commits = self.commits;
             const later = try process.handle.?.live.take_view();
             const numbers = try numbers_in(allocator, later, view, chosen.items);
             view.release();
@@ -865,6 +866,7 @@ pub const World = struct {
                 what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
                 try handle.keep_rows(path, rows);
             }
+            errdefer self.commits += 1; // it may be there nonetheless
             const done = try handle.live.commit(what, &handle.diagnostic);
             try handle.store.expect_alive();
             self.tell("{d} commits: {t}", .{ self.number_of(process), done.outcome });
