@@ -276,7 +276,7 @@ pub fn Calls(comptime Live: type) type {
 
         /// With `mutex`.
         fn follow(self: *Live, diagnostic: *Diagnostic) Error!Found {
-            if (self.page) |page| if (!self.lost_page and page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation) {
+            if (self.page) |page| if (!self.lost_page and !self.poisoned and page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation) {
                 if (self.generation == 0 and !self.is_written()) return .nothing;
                 if (self.generation != 0 and self.generation == self.wal_generation) if (try follow_log(self, diagnostic)) |found| return found;
             };
