@@ -321,6 +321,11 @@ pub const SimulatedStore = struct {
     fn change_name(self: *SimulatedStore, what: SimulatedDisk.NameChange.What) !void {
         const ends = try self.change(.change);
         const disk = self.disk;
+        if (std.posix.getenv("VELO_LIVE_SEED") != null) switch (what) {
+            .set => |set| std.debug.print("  + {s}\n", .{set.name}),
+            .remove => |name| std.debug.print("  - {s}\n", .{name}),
+            .rename => |renamed| std.debug.print("  {s} -> {s}\n", .{ renamed.from, renamed.to }),
+        };
         if (ends and disk.prng.boolean()) return error.Crashed;
         try disk.note_name(what);
         if (ends) return error.Crashed;

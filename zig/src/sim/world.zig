@@ -51,6 +51,8 @@ const Process = struct {
     unlocked_at: u64 = 0,
     was_poisoned: bool = false,
     acknowledged: u64 = 0,
+    /// Commits when it followed last: a view may lack later ones.
+    commits_seen: u64 = 0,
     /// Seen where there was no page.
     shown: u64 = 0,
 };
@@ -76,7 +78,7 @@ pub const World = struct {
     failure: ?anyerror = null,
     next_value: u16 = 1,
     /// Somebody took the page away: time passes before each look.
-    page_deleted: bool = false,
+    page_deletions: u64 = 0,
     /// A write was acknowledged.
     wrote: bool = false,
     /// Commits that changed which rows have which places.
@@ -139,7 +141,7 @@ pub const World = struct {
 
     fn delete_page(self: *World) !void {
         self.tell("the page is deleted", .{});
-        self.page_deleted = true;
+        self.page_deletions += 1;
         try self.disk.remove_by_hand(live_room.page.file_name);
     }
 
@@ -280,8 +282,11 @@ pub const World = struct {
         defer view.release();
         const state = try handle.state_of(view, null);
         // Another process may be about to make a new page.
-        const is_late = self.page_deleted and self.disk.lock_holder != null;
-        if (view.sequence < @max(if (is_late) 0 else least, process.acknowledged)) return error.AcknowledgedNotSeen;
+        const is_late = self.page_deletions > 0 and (self.disk.lock_holder != null or self.disk.faults.full > 0);
+        if (view.sequence < @max(if (is_late) 0 else least, process.acknowledged)) {
+            self.tell("{d} sees {d}, not {d}: {s}, page {any}", .{ self.number_of(process), view.sequence, least, if (process.is_writer) "writer" else "reader", handle.live.page });
+            return error.AcknowledgedNotSeen;
+        }
         if (view.sequence <= self.model.sequence) {
             if (!std.mem.eql(u16, self.model.state_at(view.sequence), &state)) return error.HalfSeen;
         } else if (!self.is_being_written(view.sequence, &state)) return error.NeverWritten;
@@ -320,11 +325,17 @@ pub const World = struct {
         const handle = process.handle.?;
         const least = self.model.acknowledged;
         const columns = self.columns;
-        const changes = if (handle.live.changes_place()) |place| @atomicLoad(u64, place, .acquire) else null;
-        if (changes == null or changes != handle.changes_seen or self.page_deleted) {
-            if (try handle.live.refresh(&handle.diagnostic) == .moved) return self.open_again(process);
-            handle.changes_seen = changes;
+        const commits = self.commits;
+        while (true) {
+            const deletions = self.page_deletions;
+            const changes = if (handle.live.changes_place()) |place| @atomicLoad(u64, place, .acquire) else null;
+            if (changes == null or changes != handle.changes_seen or deletions > 0) {
+                if (try handle.live.refresh(&handle.diagnostic) == .moved) return self.open_again(process);
+                handle.changes_seen = changes;
+            }
+            if (deletions == self.page_deletions) break; // else the next look sees it
         }
+        process.commits_seen = commits;
         try self.check(process, least);
         try self.check_columns(process, columns);
     }
@@ -356,6 +367,7 @@ pub const World = struct {
         self.tell("{d} begins", .{self.number_of(process)});
         self.act(process, is_inside) catch |err| {
             self.tell("{d} fails: {t}", .{ self.number_of(process), err });
+            if (self.tells) if (@errorReturnTrace()) |trace| std.debug.dumpStackTrace(trace.*);
             if (self.failure) |first| return first;
             const handle = process.handle orelse return err;
             self.may_fail(&handle.store, err) catch |bad| {
@@ -715,7 +727,7 @@ pub const World = struct {
             const call: live_room.Call = .{ .rows = given, .first = reserved.row, .path = path, .uuid = path, .ids = .{ .numbers = try now.ids_of(rows) } };
             const done = now.live.insert_segment(call, null, &now.diagnostic) catch |err| {
                 // Another process took the folder for abandoned, and numbers that nobody had been told for lost.
-                if (err == error.InvalidArgument and self.page_deleted and self.is_numbered) return;
+                if (err == error.InvalidArgument and self.page_deletions > 0 and self.is_numbered) return;
                 return err;
             };
             try self.answered(process, done);
@@ -778,7 +790,7 @@ pub const World = struct {
         const live = &handle.live;
         if (!live.is_written()) return; // nothing to fold
         const allocator = self.arena.allocator();
-        var commits = self.commits;
+        var commits = process.commits_seen;
         var view = try live.take_view();
         defer view.release();
         var chosen: std.ArrayList(u32) = .empty;
@@ -818,7 +830,7 @@ pub const World = struct {
         if (with_delta and chosen.items.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a segment before it ends
             const added = try allocator.dupe(SegmentRow, rows.items[stored..]);
             const path = try self.put(process, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added, commits) orelse return;
-            commits = self.commits;
+            commits = process.commits_seen;
             const later = try process.handle.?.live.take_view();
             const numbers = try numbers_in(allocator, later, view, chosen.items);
             view.release();
