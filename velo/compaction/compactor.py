@@ -2,7 +2,12 @@
 
 A view is taken, an ordinary index is built from its live rows, and one manifest puts it in the place of its
 sources; rows deleted or replaced meanwhile are deleted in it from its first moment. If the process is killed
-before that, the folder is unchanged: the next writer resumes a large merge, and removes all else.
+before that, the folder is unchanged: the next process that merges resumes a large merge, and removes all
+else.
+
+Of several processes that write, one flushes and merges at a time (:mod:`velo.compaction.merge_lock`). The
+work of others is left to it, and they ask again later, since it may be killed. A caller of theirs waits for
+it.
 
 A flush runs beside a merge, each in a thread of its own. A writer without room waits until its rows are
 indexed; it waits for others only if `merge_memory` is too small for both. A caller waits for that thread, so
@@ -28,13 +33,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from velo.compaction.merge_lock import MergeLock
 from velo.compaction.merge_memory import MergeMemory
-from velo.compaction.segment_builder import How, SegmentBuilder
+from velo.compaction.segment_builder import How, LiveFolder, SegmentBuilder
 from velo.compaction.sources import LargeRows, Sources
 from velo.compaction.worker import Worker
 from velo.errors import BusyError, CancelledError, OutOfMemoryError
-from velo.segments.data import DONE, LiveData
-from velo.segments.segment import Segment
+from velo.segments.data import DONE
 from velo.segments.view import View
 from velo.types import Memory
 
@@ -54,6 +59,10 @@ _DIED_SHARE: Final = 0.25
 #: Delay of background work, so that a process that opens an index for a call or two does not wait for a
 #: merge.
 _LATER_S: Final = 1.0
+#: Delay of background work that is left to another process; that may be killed before it gets to it.
+_LEFT_S: Final = 1.0
+#: How often a caller tries who waits for the work of another process.
+_TRY_S: Final = 0.02
 #: Writing has ended once no flush came for this many times the usual interval.
 _CALM: Final = 2.0
 
@@ -63,16 +72,16 @@ class Compactor:
 
     def __init__(
         self,
-        live: LiveData,
-        open_segment: Callable[[str, int, Segment | None], Segment],
+        folder: LiveFolder,
         threads: int | None,
         device: str,
         merge_memory: Memory | None,
         memory: Memory | None,
     ) -> None:
-        self._live = live
-        budget = MergeMemory(merge_memory, memory, live)
-        self._maker = SegmentBuilder(live, open_segment, threads, device, budget, memory)
+        self._folder = folder
+        budget = MergeMemory(merge_memory, memory, folder.live)
+        self._maker = SegmentBuilder(folder, threads, device, budget, memory)
+        self._merge_lock = MergeLock(folder.opened)
         #: Held while segments are merged; to exclude all merges take it first, then the others.
         self._segments_lock = threading.Lock()
         #: Held while small segments are merged, and while other merges choose their sources.
@@ -86,9 +95,13 @@ class Compactor:
         #: The merge that includes the delta, until the delta becomes a segment; then the name of that.
         self._taken: Sources | None = None
         self._taken_segment: str | None = None
-        self._delta_worker = Worker(self._work_on_delta, self._failed)
-        self._sizes_worker = Worker(self._work_on_sizes, self._failed)
-        self._segments_worker = Worker(self._work_on_segments, self._failed)
+        self._delta_worker = Worker(lambda: self._work(self._delta_worker, self._work_on_delta), self._failed)
+        self._sizes_worker = Worker(lambda: self._work(self._sizes_worker, self._work_on_sizes), self._failed)
+        self._segments_worker = Worker(
+            lambda: self._work(self._segments_worker, self._work_on_segments), self._failed
+        )
+        #: Those whose last piece of work was left to another process.
+        self._left: set[Worker] = set()
         self._all_wanted = False
         #: A caller waits for the next work: it does not give way to searches.
         self._is_waited_for = {self._delta_worker: False, self._segments_worker: False}
@@ -113,10 +126,14 @@ class Compactor:
         self._wait_for(self._segments_worker)
 
     def _wait_for(self, worker: Worker) -> None:
-        self._failure = None  # now it is seen whether it fails again
-        self._is_waited_for[worker] = True
-        worker.wait(worker.ask())
-        self._failure = None  # the caller gets it
+        while True:
+            self._failure = None  # now it is seen whether it fails again
+            self._is_waited_for[worker] = True
+            worker.wait(worker.ask())
+            self._failure = None  # the caller gets it
+            if worker not in self._left:
+                return
+            time.sleep(_TRY_S)
 
     def insert(self, rows: LargeRows, deadline: float | None) -> Any:
         """Make a part of the rows of a call, in this thread; a ``velo_live_done``."""
@@ -149,12 +166,12 @@ class Compactor:
         if self._maker.has_begun:
             with contextlib.suppress(OutOfMemoryError):
                 self._segments_worker.ask(after_s=_LATER_S)
-        self.died(int(self._live.info().dead_rows))
+        self.died(int(self._folder.live.info().dead_rows))
 
     def died(self, rows: int) -> None:
         """Count deleted rows, and examine segments soon if one may be worth a merge."""
         self._died += rows
-        segments = self._live.seen
+        segments = self._folder.live.seen
         if self._died < _DIED_MIN or not segments or self._failure is not None:
             return
         if self._died >= _DIED_SHARE * DEAD_SHARE * min(segment.n for segment in segments):
@@ -184,10 +201,14 @@ class Compactor:
                 self._delta_worker.ask()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Flush in the background and wait for it; False where that took too long."""
+        """Flush in the background and wait for it, or for another process that does; False where that took
+        too long.
+        """
         self.begin()
         ended = self._delta_worker.wait(timeout_s=timeout_s)
         self._raise_failure()
+        if self._delta_worker in self._left:
+            time.sleep(_TRY_S)
         return ended
 
     @property
@@ -223,6 +244,16 @@ class Compactor:
         if is_waited_for:  # the delta needs little, and merges leave it that
             return How(leaves_room=worker is self._segments_worker or self._segments_worker.is_busy)
         return How(nice=nice, gives_way=gives_way, leaves_room=True)
+
+    def _work(self, worker: Worker, piece: Callable[[], None]) -> None:
+        """Do a piece of work, unless another process has the right to, or was faster."""
+        with self._merge_lock.taken() as is_ours, contextlib.suppress(BusyError):
+            if is_ours:
+                piece()
+                self._left.discard(worker)
+                return
+        self._left.add(worker)
+        worker.ask(after_s=_LEFT_S)
 
     def _work_on_delta(self) -> None:
         how = self._how(self._delta_worker, _NICE_DELTA, gives_way=False)

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from velo.building.build import build_segment
 from velo.compaction.merge_memory import MergeMemory
 from velo.compaction.sources import LargeRows, MergeCheckpoint, SegmentOfCall, Sources
 from velo.errors import BusyError, VeloError
+from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure
 from velo.options import BuildOptions, sizes_of
 from velo.segments.data import DONE, LiveData
@@ -35,10 +36,6 @@ _INTERIM_SHARE: Final = 0.5
 
 #: Merges of this many rows, minutes of work, write checkpoints: some 580 bytes a row more.
 _RESUMED_ROWS: Final = 1_000_000
-
-
-#: A root knows the next number; since then a writer gave out a few.
-_NUMBERS_AHEAD: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -60,29 +57,37 @@ class How:
     takes_rest: bool = False
 
 
-def _pass(live: LiveData, name: str) -> bool:
-    """Reserve this number and all lower ones for old segments; False if no segment ever had it."""
-    return any(live.next_segment() >= name for _ in range(_NUMBERS_AHEAD))
+class LiveFolder(Protocol):
+    """As much of an open folder as flushes and merges need."""
+
+    opened: OpenedFolder
+
+    @property
+    def live(self) -> LiveData: ...
+
+    def view(self) -> View: ...
+
+    def write(self, call: Callable[[LiveData], Any], deadline: float | None = None) -> Any: ...
+
+    def open_segment(self, name: str, of_rows: int, beside: Segment | None) -> Segment: ...
 
 
 class SegmentBuilder:
     """Makes segments of an open index.
 
-    `open_segment` opens a segment by its name. `threads` and `device` are those of a build, and
-    `search_memory` is the memory of the index, all of its segments together.
+    `threads` and `device` are those of a build, and `search_memory` is the memory of the index, all of its
+    segments together.
     """
 
     def __init__(
         self,
-        live: LiveData,
-        open_segment: Callable[[str, int, Segment | None], Segment],
+        folder: LiveFolder,
         threads: int | None,
         device: str,
         memory: MergeMemory,
         search_memory: Memory | None,
     ) -> None:
-        self._live = live
-        self._open_segment = open_segment
+        self._folder = folder
         self._threads = threads
         self._device = device
         self._memory = memory
@@ -93,30 +98,28 @@ class SegmentBuilder:
         #: two that become the first at once the second is opened beside the other.
         self._opening = threading.Lock()
         self._open: weakref.WeakSet[Segment] = weakref.WeakSet()
-        #: Unfinished merges of a writer that was killed.
-        self._begun = MergeCheckpoint.find(live.folder.at)
-        if self._begun is not None and not _pass(live, self._begun.segment_name):
-            self._begun.remove()
-            self._begun = None
 
     def look(self) -> tuple[View, list[str]]:
         """A view, and the folder of each of its segments."""
-        view = self._live.view()
+        view = self._folder.view()
         return view, [view.native.segment(number)[0] for number in range(view.native.segment_count)]
 
     def sweep(self) -> None:
         """Remove segments that were merged and are not in use."""
         with self._making:
-            self._live.sweep()
+            self._folder.live.sweep()
 
     @property
     def has_begun(self) -> bool:
-        """Whether a merge waits that was killed."""
-        return self._begun is not None
+        """Whether there may be a merge that was killed."""
+        return MergeCheckpoint.are_in(self._folder.opened.at)
 
     def begun(self) -> tuple[MergeCheckpoint | None, Sources | None]:
-        """The interrupted merge and its sources, if all of them still exist; returned once."""
-        begun, self._begun = self._begun, None
+        """The interrupted merge and its sources, if all of them still exist.
+
+        No other merge of segments may run: what such merges left is removed.
+        """
+        begun = MergeCheckpoint.find(self._folder.opened.at)
         sources = None if begun is None else begun.sources(*self.look())
         if begun is not None and sources is None:
             begun.remove()
@@ -154,18 +157,21 @@ class SegmentBuilder:
     def insert(self, rows: LargeRows, how: How, deadline: float | None) -> Any:
         """Make a segment of the rows of a call; all of them become visible at once.
 
-        `deadline` (monotonic clock) limits the wait for its share of the budget. If the returned
+        `deadline` (monotonic clock) limits the waits for its share of the budget and for other processes
+        before the segment is made. If the returned
         ``velo_live_done`` is not ``DONE``, nothing was written.
         """
-        done = reserved = self._live.reserve(rows)
+        rows.wait_until(deadline)
+        done = reserved = self._folder.write(lambda live: live.reserve(rows), deadline)
         if reserved.outcome != DONE or not rows.count:
             return reserved
         made: list[Segment] = []
         try:
             with contextlib.ExitStack() as held:
-                segment = SegmentOfCall(self._live.view(), rows, int(reserved.row))
+                segment = SegmentOfCall(self._folder.view(), rows, int(reserved.row))
                 made.append(self._made(segment, how, None, held, deadline))
-                done = self._live.insert_segment(rows, segment.first_row, *made)
+                rows.wait_until(None)  # after all that work
+                done = self._folder.write(lambda live: live.insert_segment(rows, segment.first_row, *made))
         finally:
             if done is reserved or done.outcome != DONE:
                 self._give_up(made)
@@ -175,7 +181,7 @@ class SegmentBuilder:
         """Take away the part of a call that came to nothing, unless the library has it."""
         with self._opening:
             for segment in made:
-                if not self._live.has(segment):
+                if not self._folder.live.has(segment):
                     self._open.discard(segment)
                     segment.close()
         with contextlib.suppress(VeloError):  # then the next sweep does it
@@ -191,24 +197,29 @@ class SegmentBuilder:
         is_wanted: Callable[[], bool] | None = None,
     ) -> Segment:
         """A segment of these, whose folder is held for as long as the stack lasts."""
-        name = self._live.next_segment()
-        index = self._live.folder.at
-        folder = index / name
+        index = self._folder.opened.at
         with self._share(sources, how, deadline) as build_memory:
             try:
+                name = held.enter_context(self._folder.live.segment_to_make())
+                is_new = False
                 if begun is None and isinstance(sources, Sources) and self.goes_on(sources):
-                    begun = MergeCheckpoint.begin(index, name, sources)
-                building = folder
-                if begun is not None:
-                    held.callback(begun.remove)
-                    building = begun.folder
+                    is_new = True
+                    while (begun := MergeCheckpoint.of(index, name, sources)).folder.exists():
+                        # Of one that was killed and waits.
+                        name = held.enter_context(self._folder.live.segment_to_make())
+                folder = index / name
+                building = folder if begun is None else begun.folder
                 # No manifest names it yet; while held it is not mistaken for a merged one.
                 with self._making:
-                    building.mkdir(exist_ok=begun is not None)
+                    building.mkdir(exist_ok=True)
                     unmade = held.enter_context(_removed_unless_told(building))
                     handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
                     held.callback(os.close, handle)
                     fcntl.flock(handle, fcntl.LOCK_SH)
+                if begun is not None:
+                    held.callback(begun.remove)
+                    if is_new:
+                        begun.write()
                 if begun is None or not begun.is_built:
                     self._build(
                         building, sources, how, build_memory, resume=begun is not None, is_wanted=is_wanted
@@ -216,9 +227,9 @@ class SegmentBuilder:
                 building.rename(folder)
                 unmade.append(folder)
                 # Rows that came meanwhile take their share of the memory, too.
-                of_rows = max(sources.of_rows, int(self._live.info().rows))
+                of_rows = max(sources.of_rows, int(self._folder.live.info().rows))
                 with self._opening:
-                    made = self._open_segment(name, of_rows, next(iter(self._open), None))
+                    made = self._folder.open_segment(name, of_rows, next(iter(self._open), None))
                     self._open.add(made)
                 unmade.clear()
             except OSError as error:
@@ -246,10 +257,10 @@ class SegmentBuilder:
             vectors,
             ids=sources.ids(),
             metadata=sources.metadata(),
-            metric=int(self._live.info().metric),
+            metric=int(self._folder.live.info().metric),
             like=like,
             calibration=sources.calibration,
-            warm_start=sources.warm_start(self._live.folder.at, is_interim=is_interim),
+            warm_start=sources.warm_start(self._folder.opened.at, is_interim=is_interim),
             is_interim=is_interim,
             store_vectors=not sources.coded,
             threads=threads,
@@ -287,11 +298,16 @@ class SegmentBuilder:
             yield max(least, bytes_taken - count * _KEPT_BYTES)
 
     def _commit(self, sources: Sources, made: Segment | None) -> None:
-        done = self._live.replace(
-            sources.view, sources.segments, sources.taken(), made, with_delta=sources.with_delta
+        done = self._folder.write(
+            lambda live: live.replace(
+                sources.view, sources.segments, sources.taken(), made, with_delta=sources.with_delta
+            )
         )
-        assert done.outcome == DONE, "merges of the same rows come one at a time"
-        self._live.view()  # in the place of the last one, which keeps the sources open
+        if done.outcome != DONE:
+            if made is not None:
+                self._give_up([made])
+            raise BusyError("another process made a segment of the same rows: try again")
+        self._folder.view()  # in the place of the last one, which keeps the sources open
 
 
 @contextlib.contextmanager

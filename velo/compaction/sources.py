@@ -19,7 +19,7 @@ import numpy as np
 from velo.folder.flow import ColumnSource, StoredRows
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.metadata import as_given
-from velo.folder.replace import MARKER, durable_file, sync_folder
+from velo.folder.replace import MARKER, durable_file, sync_folder, unlocked
 from velo.formats.source import RandomSource, Source, chunk_rows
 from velo.options import METRIC_CODES
 from velo.segments.chunked import ChunkedColumns
@@ -271,24 +271,35 @@ class MergeCheckpoint:
     taken: bytes
 
     @classmethod
-    def begin(cls, index: Path, name: str, sources: Sources) -> MergeCheckpoint:
-        """Record the rows that a merge takes of an index, and the folder in which it builds `name`."""
+    def of(cls, index: Path, name: str, sources: Sources) -> MergeCheckpoint:
+        """The rows that a merge takes of an index, and the folder in which it builds `name`."""
         segments = [sources.view.segments[number] for number in sources.segments]
-        begun = cls(
+        return cls(
             index / name.replace(_SEGMENT_STEM, _STEM, 1),
             [(segment.uuid, segment.n) for segment in segments],
             sources.taken().tobytes(),
         )
-        body = begun._body()
-        with durable_file(begun._file) as file:
+
+    def write(self) -> None:
+        """From here on it goes on after a kill. The folder is locked, so no other process takes it up."""
+        body = self._body()
+        with durable_file(self._file) as file:
             file.write(json.dumps({**body, "checksum": _checksum(body)}).encode())
-        sync_folder(index)
-        return begun
+        sync_folder(self.folder.parent)
+
+    @classmethod
+    def are_in(cls, index: Path) -> bool:
+        """Whether merges that run, or were killed, left files in an index."""
+        return any(_OURS.fullmatch(path.name) for path in index.glob(f"{_STEM}*"))
 
     @classmethod
     def find(cls, index: Path) -> MergeCheckpoint | None:
-        """The merge that an index can resume; leftovers of other merges and damaged ones are removed."""
+        """The merge that an index can resume; leftovers of other merges and damaged ones are removed, but for
+        those whose process lives.
+        """
         ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
+        alive = {path.name for path in ours if path.is_dir() and not _is_free(path)}
+        ours = [path for path in ours if path.name.partition(".")[0] not in alive]
         files = sorted((path for path in ours if path.suffix == ".json"), reverse=True)
         found = next((one for one in map(cls._read, files) if one is not None), None)
         for path in ours:
@@ -300,11 +311,6 @@ class MergeCheckpoint:
                 else:
                     path.unlink()
         return found
-
-    @property
-    def segment_name(self) -> str:
-        """The planned name of its segment; higher numbers are free."""
-        return self.folder.name.replace(_STEM, _SEGMENT_STEM, 1)
 
     @property
     def is_built(self) -> bool:
@@ -356,6 +362,11 @@ class MergeCheckpoint:
         if not segments or len(taken) != sum(-(-rows // 64) * 8 for _, rows in segments):
             return None
         return cls(file.with_name(file.name.removesuffix(".json")), segments, taken)
+
+
+def _is_free(folder: Path) -> bool:
+    with unlocked(folder) as free:
+        return free
 
 
 def _checksum(body: dict[str, Any]) -> int:

@@ -8,7 +8,6 @@ killed before the rename leaves the old metadata, and files that the next replac
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from velo.filters.arrow_values import one_array, valid_of
 from velo.folder import metadata
 from velo.folder.ids import Ids
 from velo.folder.manifest import data_folder, read_folder_manifest, read_manifest
-from velo.folder.replace import is_metadata, os_failure, read_consistently
+from velo.folder.replace import is_metadata, os_failure, read_consistently, without_writers
 from velo.folder.text_column import kept_text_column
 from velo.types import AnyArray, Int64Array
 
@@ -88,15 +87,13 @@ def change_metadata(
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the folder against other changes; the system unlocks when a process dies."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError as error:
-        raise errors.PermissionDeniedError(f"{folder}: permission denied", file=str(folder)) from error
-    except OSError as error:
-        raise errors.NotAnIndexError(f"{folder} is no index: {error.strerror}", argument="path") from error
-    try:
+    if not folder.is_dir():
+        raise errors.NotAnIndexError(f"{folder} is no index", argument="path")
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(without_writers(folder))
+        except PermissionError as error:
+            raise errors.PermissionDeniedError(f"{folder}: permission denied", file=str(folder)) from error
         except BlockingIOError:
             raise errors.BusyError(f"{folder} is being changed already") from None
         except OSError as error:
@@ -104,8 +101,6 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder} cannot be locked: {error.strerror}", file=str(folder)
             ) from error
         yield
-    finally:
-        os.close(handle)
 
 
 def _placed(source: Any, row_count: int, ids: Ids, ids_column: str | None) -> tuple[Any, AnyArray]:

@@ -66,6 +66,13 @@ class OpenedFolder:
             raise UnsupportedError(f"{self.path} is another folder by now: open the index again")
         return self.path
 
+    def changed_at_ns(self) -> int:
+        """When a name came to the folder or went, in ticks of the system's clock; 0 after :meth:`close`."""
+        try:
+            return os.fstat(self._descriptor).st_mtime_ns
+        except OSError:
+            return 0
+
     def close(self) -> None:
         """Give the descriptor back; further calls do nothing."""
         _native.lib.velo_folder_release(self._place)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Final
 
 from velo.errors import BusyError, CorruptIndexError, NotAnIndexError, VeloError
 from velo.folder.manifest import COLLECTION_FILE, FOLDER_MANIFEST_FILE, MANIFEST_FILE, read_manifest
-from velo.folder.replace import MARKER, is_metadata, is_work, os_failure, sync_folder
+from velo.folder.replace import MARKER, is_metadata, is_work, os_failure, sync_folder, without_writers
 from velo.folder.shards import shards_of
 
 #: Exists in a folder from the beginning of its removal until all else is removed.
@@ -21,7 +19,7 @@ _REMOVING: Final = "removing"
 _MANIFESTS: Final = (MANIFEST_FILE, FOLDER_MANIFEST_FILE, COLLECTION_FILE)
 #: Files that no manifest names.
 _LIVE: Final = re.compile(
-    r"live\.json(\.tmp)?|log-[0-9a-f]{16}\.velolog(\.torn)?|dead-[0-9a-f]{16}\.bin|ids\.find"
+    r"live\.json(\.tmp)?|live\.page|merge\.lock|log-[0-9a-f]{16}\.velolog(\.torn)?|dead-[0-9a-f]{16}\.bin|ids\.find"
 )
 _BUILT: Final = frozenset(
     {"pages.bin", "page_starts.bin", "links.bin", "codes.bin", "vectors.bin", "ids.arrow", MARKER}
@@ -91,16 +89,10 @@ def _remove_inside(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _no_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of an index's writer; a missing index needs none."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except (FileNotFoundError, NotADirectoryError):
+    """Keep writers away from an index; a missing index needs none."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(without_writers(folder))
+        except BlockingIOError as error:
+            raise BusyError(f"somebody writes to {folder}: it is not removed") from error
         yield
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise BusyError(f"somebody writes to {folder}: it is not removed") from error
-    finally:
-        os.close(handle)

@@ -24,6 +24,8 @@ from velo.folder.manifest import (
 )
 from velo.folder.stored import system_failure
 
+#: Shared by all processes that write to an index, who hold a lock on it (zig/src/live/page.zig).
+PAGE_FILE: Final = "live.page"
 #: Exists in a folder under construction, locked by its build (zig/src/index/folder.zig).
 MARKER: Final = "building"
 #: Files of velo that no manifest names: work files, and files before their final rename.
@@ -66,7 +68,7 @@ def settle(target: Path) -> list[str]:
     with contextlib.suppress(OSError):
         olds = [entry for entry in target.parent.iterdir() if entry.name.startswith(old_prefix(target))]
         for beside in olds:
-            with _unlocked(building_folder(target)) as free:
+            with unlocked(building_folder(target)) as free:
                 if not free:
                     return done
                 if not target.exists() and (beside / "old").is_dir():
@@ -85,7 +87,7 @@ def clean_folder(target: Path) -> list[str]:
     done = settle(target)
     fresh = building_folder(target)
     if fresh.is_dir():
-        with _unlocked(fresh) as free:
+        with unlocked(fresh) as free:
             if free:
                 shutil.rmtree(fresh, ignore_errors=True)
                 done.append(fresh.name)
@@ -104,7 +106,7 @@ def _clean_inside(folder: Path) -> list[str]:
     with contextlib.suppress(VeloError):
         named = frozenset(read_manifest(folder).files)
     removed = []
-    with _unlocked(folder / MARKER) as free:
+    with unlocked(folder / MARKER) as free:
         if not free:
             return []
         for entry in sorted(folder.iterdir()):
@@ -123,7 +125,24 @@ def _clean_inside(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _unlocked(path: Path) -> Iterator[bool]:
+def without_writers(folder: Path) -> Iterator[None]:
+    """Keep writers away from an index; BlockingIOError where there are some.
+
+    They hold the page that they share from the beginning to the end, and the folder during a call.
+    """
+    with contextlib.ExitStack() as held:
+        for path in (folder, folder / PAGE_FILE):
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            held.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@contextlib.contextmanager
+def unlocked(path: Path) -> Iterator[bool]:
     """Whether no process builds there; while this lasts none begins to."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -261,14 +280,11 @@ def _empty(folder: Path) -> None:
 
 def _swap(fresh: Path, target: Path) -> None:
     """Replace a folder by a complete one, and sync the parent folder."""
-    writing = os.open(target, os.O_RDONLY)
     try:
-        fcntl.flock(writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _swap_locked(fresh, target)
+        with without_writers(target):
+            _swap_locked(fresh, target)
     except BlockingIOError as error:
         raise BusyError(f"another process writes to {target}: it is not replaced") from error
-    finally:
-        os.close(writing)
 
 
 def _swap_locked(fresh: Path, target: Path) -> None:

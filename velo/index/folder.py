@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,8 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from velo import _native
 from velo.compaction.compactor import Compactor
-from velo.errors import UnsupportedError, VeloError
+from velo.errors import BusyError, NotAnIndexError, UnsupportedError, VeloError
+from velo.folder.changes import Changes
 from velo.folder.exchange import change_metadata
 from velo.folder.ids import Ids
 from velo.folder.manifest import check_is_folder, read_manifest
@@ -22,11 +24,11 @@ from velo.folder.opened import OpenedFolder
 from velo.folder.replace import ATTEMPTS, read_consistently
 from velo.fulltext.opening import check_words, make_words, settle_words
 from velo.options import GPU_STATES, IO_CODES, METRIC_CODES, PLAN_CODES, folder_path
-from velo.segments.data import MOVED, LiveData
+from velo.segments.data import MOVED, OUTDATED, LiveData
 from velo.segments.rows import ROW
 from velo.segments.segment import OpenOptions, Segment, lock_segment, unlock_segment
 from velo.segments.view import View
-from velo.types import DurabilityName, PathLike
+from velo.types import PathLike
 
 
 class OpenSegment(Protocol):
@@ -43,6 +45,7 @@ class OpenFolder:
 
     `any_segment`: An open part of the same index or collection, or None: all of them are searched by the
       same workers.
+    `follows`: Whether views show what other processes write, or only :meth:`refresh` looks.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class OpenFolder:
         live: LiveData,
         how: OpenOptions,
         any_segment: Callable[[], Segment | None],
+        *,
+        follows: bool = True,
     ) -> None:
         self.opened = opened
         self._how = how
@@ -59,27 +64,27 @@ class OpenFolder:
         self._any_segment = any_segment
         self._refreshing = threading.Lock()
         self.compactor: Compactor | None = None
-        #: Increased when a reader sees new rows or metadata; between such changes its view stays the same.
-        self.version = 0
-        self.live = self._begin(live, {}, live.durability)
+        self._changes = Changes(opened, follows=follows)
+        #: Another number once a view may show something else.
+        self.stamp = self._changes.stamp
+        #: That of the last look at what others did.
+        self._followed = self.stamp()
+        self.live = self._begin(live, {})
         if live.durability is None:
             return
         try:
             settle_words(opened.at)
-            self.compactor = Compactor(
-                self.live, self._open_segment, how.threads, how.device, how.merge_memory, how.memory
-            )
+            self.compactor = Compactor(self, how.threads, how.device, how.merge_memory, how.memory)
         except BaseException:
             close_all(self.live.opened, self.live)
             raise
 
-    def _open_segment(self, name: str, of_rows: int, beside: Segment | None) -> Segment:
+    def open_segment(self, name: str, of_rows: int, beside: Segment | None) -> Segment:
+        """Open a segment that was made just now."""
         beside = next(iter(self.live.opened), beside) or self._any_segment()
         return Segment(self.opened.at / name, self._how_later, of_rows, name, beside)
 
-    def _begin(
-        self, live: LiveData, known: Mapping[tuple[str, str], Segment], durability: DurabilityName | None
-    ) -> LiveData:
+    def _begin(self, live: LiveData, known: Mapping[tuple[str, str], Segment]) -> LiveData:
         """Live data with its segments open; segments of `known`, by name and uuid, are not opened again."""
 
         def open_segment(
@@ -92,9 +97,7 @@ class OpenFolder:
             return Segment(folder, self._how_later if known else self._how, of_rows, name, beside)
 
         kept = frozenset(map(id, known.values()))
-        is_writer = durability is not None
-        missing = self._how.unknown_is_missing
-        return begin_with(live, open_segment, kept, is_writer=is_writer, unknown_is_missing=missing)[0]
+        return begin_with(live, open_segment, kept, self._how.unknown_is_missing)[0]
 
     @property
     def is_unwritten(self) -> bool:
@@ -107,20 +110,50 @@ class OpenFolder:
 
     def view(self) -> View:
         """The rows of the folder now; the same object while nothing changes."""
+        if self.stamp() != self._followed:
+            self._follow()
         return self.live.view()
+
+    def _follow(self) -> None:
+        """See the writes of others, unless another thread did meanwhile."""
+        with self._refreshing:
+            stamp = self.stamp()
+            if stamp == self._followed:
+                return
+            # An index that was removed or replaced is searched on.
+            with contextlib.suppress(UnsupportedError, NotAnIndexError):
+                if self.live.refresh() == MOVED:
+                    self._begin_again()
+            self._followed = stamp
+
+    def write(self, call: Callable[[LiveData], Any], deadline: float | None = None) -> Any:
+        """The ``velo_live_done`` of a call, which is repeated where another process exchanged the segments.
+
+        `deadline`: By the monotonic clock; None: there is none.
+        """
+        while True:
+            live = self.live
+            done = call(live)
+            if done.outcome != OUTDATED:
+                return done
+            if deadline is not None and time.monotonic() >= deadline:
+                raise BusyError("other processes exchange the segments of this index: try again")
+            with self._refreshing:
+                if self.live is live:
+                    self._begin_again()
 
     def refresh(self) -> bool:
         """See the writes of another process."""
         with self._refreshing:
-            live = self.live
+            live, stamp = self.live, self.stamp()
             before = live.info()
             changed = live.refresh()
-            if changed != MOVED:
-                self.version += 1
-                return bool(changed)
             names = self._columns()
-            self._begin_again()
-            self.version += 1
+            if changed == MOVED:
+                self._begin_again()
+            self._followed = self._changes.added(stamp)
+            if changed != MOVED:
+                return bool(changed)
             return bool(before.is_written or self.live.info().sequence > before.sequence) or (
                 self._columns() != names
             )
@@ -132,8 +165,8 @@ class OpenFolder:
     def _begin_again(self) -> None:
         """Read the folder again; segments that it still has stay open."""
         known = {(one.name, one.uuid): one for one in self.live.opened}
-        # The former live data is closed when no view refers to it any more.
-        self.live = self._begin(LiveData(self.opened), known, None)
+        # The former live data is closed when no view or call refers to it any more.
+        self.live = self._begin(self.live.again(), known)
 
     def change_metadata(self, table: object, **how: object) -> None:
         """Exchange the metadata of a folder that is as it was built."""
@@ -143,11 +176,12 @@ class OpenFolder:
                 "exchanged. add_columns takes types, or one value a column; update then changes rows"
             )
         with self._refreshing:
+            stamp = self.stamp()
             [segment] = self.live.opened
             change_metadata(self.opened.at, table, segment.n, segment.ids, **how)  # type: ignore[arg-type]
             read_consistently(self.opened.at, segment.load_metadata)  # another process may set metadata, too
             self._begin_again()
-            self.version += 1
+            self._followed = self._changes.added(stamp)
             make_words(self.opened.at)
 
     def close(self) -> None:
@@ -165,8 +199,6 @@ def begin_with(
     live: LiveData,
     open_segment: Callable[[Path, str, str, int | None, _Segment | None], _Segment],
     kept: frozenset[int] = frozenset(),
-    *,
-    is_writer: bool = False,
     unknown_is_missing: bool = False,
 ) -> tuple[LiveData, list[_Segment]]:
     """Live data whose segments `open_segment` opens, at one moment of a folder.
@@ -195,12 +227,15 @@ def begin_with(
                         opened[name, uuid] = segment
                 segments = [opened[key] for key in names]
                 live.begin(cast("list[Segment]", segments), unknown_is_missing)
-            except (VeloError, FileNotFoundError):
-                if is_writer or attempt + 1 == ATTEMPTS:
+            except BusyError:
+                raise
+            except (VeloError, FileNotFoundError) as error:
+                if attempt + 1 == ATTEMPTS:
                     raise
                 live.close()
-                live = LiveData(live.folder)
-                if int(live.info().generation) == generation:
+                live = live.again()
+                is_moved = isinstance(error, UnsupportedError) and error.argument == "moved"
+                if int(live.info().generation) == generation and not is_moved:
                     raise
             else:
                 return live, segments

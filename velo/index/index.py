@@ -151,8 +151,8 @@ class Index:
         self._reopen = reopen
         self._writer = writer
         self._newest: Snapshot | None = None
-        #: That of the folder of a reader when `_newest` was made; -1 where other calls change what it shows.
-        self._version = -1
+        #: The stamp of a reader's folder when `_newest` was made; -1 of a writer or several folders.
+        self._stamp = -1
         self.dim = self._snapshot().dim
         self.metric: MetricName = _METRICS[int(folders[0].live.info().metric)]
 
@@ -161,12 +161,12 @@ class Index:
     def _snapshot(self) -> Snapshot:
         """The rows of the index now; the same object while nothing changes."""
         newest = self._newest
-        version = self._folders[0].version
+        stamp = self._folders[0].stamp()
         views = [one.view() for one in self._folders]
         if newest is None or any(one is not view for one, view in zip(newest.views, views, strict=True)):
             newest = self._newest = Snapshot(views, self._guard, newest)
         if len(views) == 1 and self._writer is None:
-            self._version = version
+            self._stamp = stamp
         return newest
 
     def _seen(self) -> Snapshot:
@@ -308,7 +308,7 @@ class Index:
         (7, 2)
         """
         at = self._newest
-        if at is None or self._version != self._folders[0].version:
+        if at is None or self._stamp != self._folders[0].stamp():
             at = self._seen()
         if (
             filter is None
@@ -833,8 +833,9 @@ class Index:
             A name for this call. A call with the name of one of the last 1,024 is not done again, so an
             insert whose answer got lost may be repeated.
         timeout_s : float, optional
-            How long to wait while memory for new rows is full and being flushed, or while merges use the
-            memory that a segment of these rows needs.
+            How long to wait while memory for new rows is full and being flushed, while merges use the
+            memory that a segment of these rows needs, or for calls of other processes; without it a minute
+            for each of those.
         column : str, optional
             Which column of a table holds the vectors, where several could.
         ids_column : str, optional
@@ -852,7 +853,8 @@ class Index:
         ReadOnlyError
             The index was opened without ``writable=True``.
         BusyError
-            There was no room in `timeout_s`; nothing was written.
+            There was no room in `timeout_s`, or another process did not end its call, of which the message
+            names one; nothing was written.
         BudgetTooSmallError
             The rows take more memory than new rows may, and `merge_memory` is too little for a part of them.
         NoSpaceError
@@ -1158,7 +1160,8 @@ class Index:
     # ---- the folder
 
     def refresh(self) -> bool:
-        """See what another process has written since this index was opened, or refreshed.
+        """See what other processes have written. An index that follows them does so with every search;
+        one that was opened with ``follow=False`` sees it here alone.
 
         Returns
         -------

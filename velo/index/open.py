@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from velo import _native, options
-from velo.errors import BusyError, IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
+from velo.errors import IndexExistsError, InvalidArgumentError, NotAnIndexError, VeloError
 from velo.folder.manifest import COLLECTION_FILE, check_is_folder, check_is_no_file
 from velo.folder.opened import OpenedFolder
 from velo.folder.replace import os_failure, read_consistently
@@ -39,9 +38,6 @@ UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a segment is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)
 
-#: Writers opened by this process (the file lock cannot tell which process holds it).
-_writers: Final[weakref.WeakSet[LiveData]] = weakref.WeakSet()
-
 
 class OpenKeywords(TypedDict, total=False):
     """The options of :func:`open_path`, for type checkers."""
@@ -56,6 +52,7 @@ class OpenKeywords(TypedDict, total=False):
     writable: bool
     durability: DurabilityName
     merge_memory: Memory | None
+    follow: bool
 
 
 def open_index(path: PathLike, **how: Unpack[OpenKeywords]) -> Index:
@@ -67,10 +64,10 @@ def open_index(path: PathLike, **how: Unpack[OpenKeywords]) -> Index:
 
 
 def _open_once(
-    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
+    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None, follow: bool
 ) -> Index:
     guard = LifetimeGuard(str(folder))
-    opened = _open_folder(folder, how, durability, lambda: None)
+    opened = _open_folder(folder, how, durability, follow, lambda: None)
     resources = Resources(guard, [opened])
     writer = None if opened.compactor is None else Writer(opened)
     index = Index(folder, resources, [opened], reopen, writer)
@@ -83,11 +80,12 @@ def _open_folder(
     folder: Path,
     how: OpenOptions,
     durability: DurabilityName | None,
+    follow: bool,
     any_segment: Callable[[], Segment | None],
 ) -> OpenFolder:
     check_is_folder(folder)
     opened = OpenedFolder(folder)
-    return OpenFolder(opened, _live_of(opened, durability, how), how, any_segment)
+    return OpenFolder(opened, _live_of(opened, durability, how), how, any_segment, follows=follow)
 
 
 @hinted
@@ -104,6 +102,7 @@ def open_path(
     writable: bool = False,
     durability: DurabilityName = "sync",
     merge_memory: Memory | None = None,
+    follow: bool = True,
 ) -> Index:
     """Open what :func:`velo.build` or :func:`velo.build_collection` made.
 
@@ -132,13 +131,17 @@ def open_path(
     unknown_columns : {"error", "missing"}
         ``"missing"`` for filters on data without a schema.
     writable : bool
-        Open an index, or all shards of a collection, as the one process that may change it.
+        Open an index, or all shards of a collection, also to change it. Any number of processes and handles
+        may at once: each call waits for those of others, and sees what they wrote.
     durability : {"sync", "interval", "process"}
         When a change is on the device: before its call returns, 100 ms later, or when the system writes it.
     merge_memory : int, float or str, optional
         With `writable`, what all merges that run may take together, beside `memory`; as much as `memory`
         where it is not named, and then what a segment needs at least. With 400 bytes a row or more (at 128
         dimensions) a merge goes on from the graph that is there.
+    follow : bool
+        Searches and lookups show what other processes wrote before they began. False: the index stays as it
+        was when it was opened, until :meth:`Index.refresh`; not with `writable`.
 
     Returns
     -------
@@ -161,7 +164,9 @@ def open_path(
     GpuError
         With `device`: no driver (``libcuda.so.1``), no such GPU, or too little memory of it.
     BusyError
-        With `writable`: somebody else writes to this index.
+        With `writable`: a call of another process did not end within a minute.
+    UnsupportedError
+        With `writable`: the file system has no locks or no shared memory, as some network file systems.
 
     Examples
     --------
@@ -184,6 +189,8 @@ def open_path(
         unknown_is_missing=bool(options.code_of(UNKNOWN_COLUMNS, unknown_columns, "unknown_columns")),
     )
     how.native()  # refused before anything is opened
+    if writable and not follow:
+        raise InvalidArgumentError("an index that is open to write follows others", argument="follow")
     reopen = partial(
         open_path,
         str(folder),
@@ -194,15 +201,16 @@ def open_path(
         device=device,
         tuning=tuning,
         unknown_columns=unknown_columns,
+        follow=follow,
     )
     to_write = durability if writable else None
     if (folder / COLLECTION_FILE).is_file():
-        return _open_shards(folder, how, reopen, to_write)
-    return read_consistently(folder, lambda: _open_once(folder, how, reopen, to_write))
+        return _open_shards(folder, how, reopen, to_write, follow)
+    return read_consistently(folder, lambda: _open_once(folder, how, reopen, to_write, follow))
 
 
 def _open_shards(
-    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None
+    folder: Path, how: OpenOptions, reopen: partial[Index], durability: DurabilityName | None, follow: bool
 ) -> ShardedIndex:
     """Open all shards with one set of workers; a budget is divided by rows."""
     entries = shards_of(folder)
@@ -227,7 +235,7 @@ def _open_shards(
             )
             one = read_consistently(
                 folder / entry.path,
-                partial(_open_folder, folder / entry.path, of_shard, durability, any_segment),
+                partial(_open_folder, folder / entry.path, of_shard, durability, follow, any_segment),
             )
             opened.callback(one.close)
             folders.append(one)
@@ -348,15 +356,8 @@ def _live_of(opened: OpenedFolder, durability: DurabilityName | None, how: OpenO
         whole = options.memory_bytes(memory, *shape_of_folder(folder))
         delta_bytes = min(max(whole // 10, _DELTA_BYTES[0]), _DELTA_BYTES[1])
     try:
-        live = LiveData(opened, durability, delta_bytes)
+        return LiveData(opened, durability, delta_bytes)
     except NotAnIndexError:
         if durability is None:
             Segment(folder, how).close()  # raises an error that names the cause
         raise
-    except BusyError as error:
-        if any(one.is_open and folder.samefile(one.folder.at) for one in list(_writers)):
-            raise BusyError(f"this process has {opened.path} open to write already") from error
-        raise
-    if durability is not None:
-        _writers.add(live)
-    return live

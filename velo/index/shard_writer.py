@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import PurePosixPath
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from velo.errors import DuplicateIdError, VeloError
+from velo.errors import BusyError, DuplicateIdError, VeloError
 from velo.filters.arrow_values import arrow_of
 from velo.filters.compiler import of_rows
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
+from velo.folder.replace import os_failure
 from velo.folder.shards import homes
 from velo.index.folder import OpenFolder
 from velo.index.writer import Writer, distinct_count, seconds
@@ -38,6 +43,10 @@ from velo.types import AnyArray
 
 Answer = TypeVar("Answer")
 
+#: How long a call without a timeout waits for another process, and how often it tries.
+_WAIT_S: Final = 60.0
+_TRY_S: Final = 0.002
+
 
 class ShardWriter:
     """The writes of :class:`velo.ShardedIndex`, one after another; shards write at the same time.
@@ -58,11 +67,12 @@ class ShardWriter:
     ) -> Written:
         """See :meth:`velo.Index.insert` and :meth:`velo.Index.upsert`."""
         until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
-        with self.lock:
-            shape = self.writers[-1].shape
-            if ids is None and shape.id_kind == ROW and not upsert:  # numbers after those of others are taken
-                last = self.writers[-1]
+        last = self.writers[-1]
+        shape = last.shape
+        if ids is None and shape.id_kind == ROW and not upsert:  # numbers after those of others are taken
+            with self.lock:
                 return last.insert(vectors, None, metadata, request, _left(until), upsert=False)
+        with self.lock, self._placing(until):
             name = request_bytes(request)
             rows, column, table = _checked(shape, vectors, ids, metadata, upsert=upsert)
             found = self._shards_of(column)
@@ -111,7 +121,7 @@ class ShardWriter:
 
     def add_columns(self, new: NewColumns) -> None:
         """See :meth:`velo.Index.add_columns`."""
-        with self.lock:
+        with self.lock, self._placing(None):
             for writer in self.writers:
                 writer.add_columns(new)
 
@@ -127,6 +137,31 @@ class ShardWriter:
         """See :meth:`Writer.release`."""
         for writer in self.writers:
             writer.release()
+
+    @contextlib.contextmanager
+    def _placing(self, until: float | None) -> Iterator[None]:
+        """Keep other processes from giving shards new ids or columns: one could go to two of them."""
+        above = [".."] * len(PurePosixPath(self._names[0]).parts)
+        path = self._folders[0].opened.at.joinpath(*above)  # wherever the collection was moved to
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise os_failure(error, str(path)) from error
+        try:
+            deadline = time.monotonic() + _WAIT_S if until is None else until
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        raise BusyError("another process inserts into this collection: try again") from error
+                    time.sleep(_TRY_S)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may have the descriptor, too
+            os.close(handle)
 
     def _each(self, work: Callable[[Writer], Answer]) -> list[Answer]:
         with self.lock, ThreadPoolExecutor(len(self.writers)) as pool:

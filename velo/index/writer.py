@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,14 @@ import pyarrow.compute as pc
 
 from velo.compaction.compactor import Compactor
 from velo.compaction.sources import LargeRows
-from velo.errors import BudgetTooSmallError, BusyError, DuplicateIdError, InvalidArgumentError, UnknownIdError
+from velo.errors import (
+    BudgetTooSmallError,
+    BusyError,
+    DuplicateIdError,
+    InvalidArgumentError,
+    UnknownColumnError,
+    UnknownIdError,
+)
 from velo.filters.arrow_values import arrow_of, texts_of
 from velo.folder.ids import checked_ids
 from velo.fulltext.opening import settle_words
@@ -22,10 +30,12 @@ from velo.options import METRIC_CODES
 from velo.results import Written
 from velo.segments.added import NewColumns
 from velo.segments.columns import given_columns
-from velo.segments.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE
+from velo.segments.data import DUPLICATE, FULL, NO_ROW_NUMBER, REPEATED, STALE, LiveData
 from velo.segments.rows import STRINGS, GivenRows, NewRows, RowShape, given_vectors, last_of_each
 from velo.segments.view import View
 from velo.types import AnyArray
+
+Made = TypeVar("Made")
 
 
 class Found(NamedTuple):
@@ -147,29 +157,44 @@ class Writer:
     def __init__(self, folder: OpenFolder) -> None:
         assert folder.compactor is not None
         self._folder = folder
-        self._live = folder.live
         self._compactor: Compactor = folder.compactor
         self._updating = threading.Lock()
+
+    @property
+    def _live(self) -> LiveData:
+        """The folder as it was seen last; other processes may exchange its segments."""
+        return self._folder.live
 
     @property
     def shape(self) -> RowShape:
         """The kind of rows that the folder takes."""
         return self._live.shape()
 
+    def _with_columns(self, make: Callable[[], Made]) -> Made:
+        """What is made of the columns known here; if that fails, with those that other processes added."""
+        known = self._live.schema
+        try:
+            return make()
+        except (InvalidArgumentError, UnknownColumnError):
+            self._folder.view()
+            if self._live.schema is known:
+                raise
+        return make()
+
     def insert(
         self, vectors: Any, ids: Any, metadata: Any, request: Any, timeout_s: Any, *, upsert: bool
     ) -> Written:
         """See :meth:`velo.Index.insert` and :meth:`velo.Index.upsert`."""
         deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
-        shape = self._live.shape()
-        vectors = given_vectors(vectors, shape)
+        vectors = given_vectors(vectors, self.shape)
+        given = vectors, ids, metadata, request
         most = self._live.delta_bytes_max
         rows: GivenRows | None = None
-        if int(vectors.shape[0]) * shape.delta_row_bytes <= most:
-            rows = NewRows(shape, vectors, ids, metadata, request, upsert=upsert)
+        if int(vectors.shape[0]) * self.shape.delta_row_bytes <= most:
+            rows = self._with_columns(lambda: NewRows(self.shape, *given, upsert=upsert))
             done = self._insert_into_delta(rows, deadline, most)
         if rows is None or (done.outcome == FULL and int(done.row) > most):
-            rows = LargeRows(shape, vectors, ids, metadata, request, upsert=upsert)
+            rows = self._with_columns(lambda: LargeRows(self.shape, *given, upsert=upsert))
             done = self._compactor.insert(rows, deadline)
         if done.outcome == DUPLICATE:
             row = int(done.row)
@@ -201,7 +226,8 @@ class Writer:
         if pause > 0:
             time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - time.monotonic())))
         while True:
-            done = self._live.insert(rows.ids, rows.options)
+            rows.wait_until(deadline)
+            done = self._folder.write(lambda live: live.insert(rows.ids, rows.options), deadline)
             if done.outcome != FULL or int(done.row) > most:
                 return done
             self._wait_for_room(deadline)
@@ -220,13 +246,16 @@ class Writer:
     def update(self, ids: Any, metadata: Any, request: Any, timeout_s: Any, condition: Any) -> Written:
         """See :meth:`velo.Index.update`."""
         deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
-        update: Update
-        if condition is not None:
-            update = UpdateWhere(condition, metadata, self._live.schema)
-        else:
-            column = checked_ids(ids)
-            _check_kind(column, self._live.shape().id_kind)
-            update = UpdateOfIds(column, metadata, self._live.schema)
+        column = None if condition is not None else checked_ids(ids)
+        if column is not None:
+            _check_kind(column, self.shape.id_kind)
+
+        def given() -> Update:
+            if column is None:
+                return UpdateWhere(condition, metadata, self._live.schema)
+            return UpdateOfIds(column, metadata, self._live.schema)
+
+        update = self._with_columns(given)
         done = self._update_once(update, request, deadline)
         if done.outcome == STALE:  # those that came late once come one after the other
             with self._updating:
@@ -248,21 +277,29 @@ class Writer:
 
     def _update_once(self, update: Update, request: Any, deadline: float | None) -> Any:
         """One try; its outcome is ``STALE`` where others changed the rows meanwhile."""
-        while True:
-            view = self._folder.view()
-            shape = view.shape
+        count = needed = 0
+
+        def write(live: LiveData) -> Any:
+            nonlocal count, needed
+            view = live.view()
             found = update.find(view)
             count = len(found.vertices)
-            needed = count * shape.delta_row_bytes
-            if needed > self._live.delta_bytes_max:
+            needed = count * view.shape.delta_row_bytes
+            if needed > live.delta_bytes_max:
                 found = found.none()  # what never has room is not read; was the call done before?
             rows = update.rows(view, found, request)
-            done = self._live.update(rows.ids, rows.options, view, found.vertices)
+            rows.wait_until(deadline)
+            done = live.update(rows.ids, rows.options, view, found.vertices)
             if done.outcome == FULL:
                 needed = int(done.row)
-            elif done.outcome == REPEATED or len(found.vertices) == count:
-                return done
+            return done
+
+        while True:
+            self._folder.view()  # with the writes of others
+            done = self._folder.write(write, deadline)
             most = self._live.delta_bytes_max
+            if done.outcome == REPEATED or (done.outcome != FULL and needed <= most):
+                return done
             if needed > most:
                 raise BudgetTooSmallError(
                     f"{count:,} rows take {needed:,} bytes, and rows that no part holds may take {most:,}: "
@@ -279,7 +316,8 @@ class Writer:
         else:
             column = checked_ids(ids)
             _check_kind(column, self._live.shape().id_kind)
-            done, asked = self._live.delete_ids(column), distinct_count(column)
+            done = self._folder.write(lambda live: live.delete_ids(column))
+            asked = distinct_count(column)
         rows = int(done.rows)
         self._compactor.died(rows)
         return Written(
@@ -295,16 +333,23 @@ class Writer:
             done = self._delete_once(condition)
             if done.outcome != STALE:
                 return done
-        with self._compactor.kept_away():
-            return self._delete_once(condition)
+        with self._compactor.kept_away():  # those of this process; others commit now and then
+            while (done := self._delete_once(condition)).outcome == STALE:
+                pass
+            return done
 
     def _delete_once(self, condition: Any) -> Any:
-        view = self._folder.view()
-        return self._live.delete_vertices(view, view.passing(condition))
+        def write(live: LiveData) -> Any:
+            view = live.view()
+            return live.delete_vertices(view, view.passing(condition))
+
+        self._folder.view()  # with the writes of others
+        return self._folder.write(write)
 
     def add_columns(self, new: NewColumns) -> None:
         """See :meth:`velo.Index.add_columns`."""
-        self._live.add_columns(new)
+        self._folder.view()  # with the columns of others
+        self._folder.write(lambda live: live.add_columns(new))
 
     def flush(self) -> None:
         """See :meth:`velo.Index.flush`."""

@@ -75,7 +75,7 @@ class VeloDocumentStore:
         The fields of ``meta`` that filters may ask for, where there are more than are worth a column each;
         all without it.
     writable : bool
-        False: open an index to read, beside the one process that writes.
+        False: open an index to read; processes may write to it meanwhile.
     options :
         What :func:`velo.open` takes: memory, threads, durability, merge_memory, and so on.
 

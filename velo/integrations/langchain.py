@@ -70,7 +70,7 @@ class VeloVectorStore(VectorStore):
         The fields that filters may ask for, where metadata has more than are worth a column each; all
         without it.
     writable : bool
-        False: open an index to read, beside the one process that writes.
+        False: open an index to read; processes may write to it meanwhile.
     options :
         What :func:`velo.open` takes: memory, threads, durability, merge_memory, and so on.
 

@@ -23,13 +23,16 @@ from velo.segments.view import View
 from velo.types import AnyArray, DurabilityName
 
 DURABILITY_CODES: Final[dict[str, int]] = {"sync": 0, "interval": 1, "process": 2}
-DONE, DUPLICATE, FULL, STALE, REPEATED, NO_ROW_NUMBER = range(6)
-#: What `refresh` finds where segments came and went: the folder has to be opened again.
+DONE, DUPLICATE, FULL, STALE, REPEATED, NO_ROW_NUMBER, OUTDATED = range(7)
+#: What `refresh` finds where segments came and went: as after ``OUTDATED`` the folder is to be opened again.
 MOVED: Final = 2
 
 
 class LiveData:
-    """The segments of an index and the changes that its log holds; a writer holds the right to change more.
+    """The segments of an index and the changes that its log holds.
+
+    Once another process has exchanged segments, each write is ``OUTDATED``: nothing was done, and the caller
+    repeats it with what :meth:`again` returns. What was seen before stays.
 
     Which rows and segments there are only the library knows: what is kept here is looked up by what it says,
     so an exception at any place leaves nothing behind that is not so.
@@ -54,6 +57,7 @@ class LiveData:
             options.durability = code
         self.folder = folder
         self.durability = durability
+        self._delta_bytes = delta_bytes
         #: Where the library puts the handle, and from where it takes it when it closes.
         self._place = _native.ffi.gc(_native.ffi.new("velo_live *"), _native.lib.velo_live_close)
         _native.check(_native.lib.velo_live_open(bytes(folder.at), options, self._place), "path")
@@ -75,10 +79,9 @@ class LiveData:
         #: How full the memory for rows that no segment holds was after the last write or flush.
         self.pressure = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether :meth:`close` was not called yet."""
-        return _native.lib.velo_live_version(self._handle) != 0
+    def again(self) -> LiveData:
+        """The folder as it is now, opened in the same way."""
+        return LiveData(self.folder, self.durability, self._delta_bytes)
 
     @property
     def seen(self) -> tuple[Segment, ...]:
@@ -160,7 +163,7 @@ class LiveData:
     # ---- looking
 
     def view(self) -> View:
-        """The view of a search that begins now; the same object while nothing changes."""
+        """What is seen now; the same object while nothing changes."""
         version = _native.lib.velo_live_version(self._handle)
         known = self._view
         if known is not None and known[0] == version:
@@ -187,7 +190,7 @@ class LiveData:
             _ = stretch.ids, stretch.metadata
 
     def refresh(self) -> int:
-        """See what a writer in another process did since: 0 nothing, 1 something, ``MOVED``."""
+        """See what other processes did since: 0 nothing, 1 something, ``MOVED``."""
         changed = _native.ffi.new("int32_t *")
         _native.check(_native.lib.velo_live_refresh(self._handle, changed), "path")
         return int(changed[0])
@@ -256,7 +259,7 @@ class LiveData:
             _native.pointer("uint32_t", rows) if count else null,
         )
 
-    def add_columns(self, new: NewColumns) -> None:
+    def add_columns(self, new: NewColumns) -> Any:
         """Add columns in one root; rows that are there have the value in them that came with each."""
         while True:
             with self._looking:
@@ -267,15 +270,20 @@ class LiveData:
             _native.check(
                 _native.lib.velo_live_set_schema(self._handle, text, columns.version, done), "columns"
             )
-            if done.outcome == DONE:
-                break  # else another thread added some
+            if done.outcome != STALE:
+                break  # else others added some
         self.view()  # rows that are written from now on have them
+        return done
 
-    def next_segment(self) -> str:
-        """The folder of a segment that is still to be made."""
+    @contextlib.contextmanager
+    def segment_to_make(self) -> Iterator[str]:
+        """The folder of a segment that is still to be made; while this lasts no process takes it away."""
         name = _native.ffi.new("char[65]")
         _native.check(_native.lib.velo_live_next_segment(self._handle, name, 65))
-        return _native.text(name)
+        try:
+            yield _native.text(name)
+        finally:
+            _native.lib.velo_live_release_segment(self._handle, name)
 
     def replace(
         self, view: View, segments: Sequence[int], taken: AnyArray, made: Segment | None, *, with_delta: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -91,6 +92,11 @@ class GivenRows:
             self._keep += [value, pointer]
             setattr(self.options, field, pointer)
         setattr(self.options, f"{field}_size", len(value))
+
+    def wait_until(self, deadline: float | None) -> None:
+        """How long a call waits for those of other processes; None: as long as it does by default."""
+        left_ms = 0.0 if deadline is None else max(1.0, (deadline - time.monotonic()) * 1000)
+        self.options.timeout_ms = int(min(left_ms, 2**32 - 1))
 
     def id_at(self, row: int) -> Any:
         return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
