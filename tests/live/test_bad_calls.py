@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -106,26 +104,6 @@ def test_a_uuid_is_its_text(index: velo.Index) -> None:
     assert index.contains([str(names[0]), uuid.uuid4()]).tolist() == [True, False]
     assert index.delete(names[0]).rows == 1
     assert index.delete(names).rows == 4
-
-
-def test_a_second_writer_is_told_which_process_writes(tmp_path: Path) -> None:
-    path = tmp_path / "a.velo"
-    with velo.create(path, dim=DIM), pytest.raises(errors.BusyError, match="this process has"):
-        velo.open(tmp_path / "." / "a.velo", writable=True)
-    closed = velo.open(path, writable=True)
-    closed.close()
-    program = (
-        f"import velo; index = velo.open({str(path)!r}, writable=True); print('open', flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "open\n"
-        with pytest.raises(errors.BusyError, match="another process writes"):
-            velo.open(path, writable=True)
-        other.communicate("\n")
-    velo.open(path, writable=True).close()
 
 
 def test_an_index_shows_the_rows_that_live(index: velo.Index) -> None:

@@ -159,14 +159,14 @@ def test_a_live_index_is_replaced_as_a_whole_and_not_while_somebody_writes(
     assert not (folder / "live.json").exists()
 
 
-def test_readers_see_it_when_they_refresh(folder: Path, vectors: np.ndarray) -> None:
-    with velo.open(folder) as early, velo.open(folder, writable=True) as writer:
+def test_readers_that_follow_nothing_see_it_when_they_refresh(folder: Path, vectors: np.ndarray) -> None:
+    with velo.open(folder, follow=False) as early, velo.open(folder, writable=True) as writer:
         assert not early.refresh()
         writer.delete([3])
         assert 3 in all_ids(early, vectors[3])
         assert early.refresh()
         assert 3 not in all_ids(early, vectors[3])
-        with velo.open(folder) as late:
+        with velo.open(folder, follow=False) as late:
             writer.delete([4])
             assert 4 in all_ids(late, vectors[4])
             assert late.refresh()
@@ -176,14 +176,14 @@ def test_readers_see_it_when_they_refresh(folder: Path, vectors: np.ndarray) -> 
         assert not writer.refresh()
 
 
-def test_one_process_may_write(folder: Path) -> None:
+def test_who_opened_it_to_write_may_write(folder: Path) -> None:
     with velo.open(folder) as reader:
         for call in (lambda: reader.delete([1]), reader.flush):
             with pytest.raises(errors.ReadOnlyError, match="writable"):
                 call()
     with velo.open(folder, writable=True) as writer:
-        with pytest.raises(errors.BusyError, match="open to write already"):
-            velo.open(folder, writable=True)
+        with pytest.raises(errors.InvalidArgumentError, match="follow"):
+            velo.open(folder, writable=True, follow=False)
         with pytest.raises(errors.UnsupportedError):
             writer.set_metadata(labels())
         if os.fork() == 0:

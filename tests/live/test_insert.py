@@ -191,8 +191,6 @@ def test_refused_calls_change_nothing(index: velo.Index, tmp_path: Path) -> None
         for call in (lambda: reader.insert(vectors), reader.flush, reader.optimize):
             with pytest.raises(errors.ReadOnlyError, match="writable=True"):
                 call()
-    with pytest.raises(errors.BusyError, match="open to write already"):
-        velo.open(tmp_path / "a.velo", writable=True)
     index.close()
     with pytest.raises(errors.ClosedError):
         index.insert(vectors, metadata=good)

@@ -56,7 +56,7 @@ some_ids = st.lists(st.one_of(st.sampled_from(IDS.tolist()), st.integers(-5, 10 
 
 
 class Machine(RuleBasedStateMachine):
-    """A writer, a reader that refreshes, and what both must say."""
+    """Two writers, a reader that sees what it refreshes, and what they must say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,24 +65,29 @@ class Machine(RuleBasedStateMachine):
         self.seen = set(self.live)
         self.sequence = 0
         self.writer: Any = None
+        #: Another handle of the same index, as another process has one; they take turns.
+        self.other: Any = None
         self.reader: Any = None
 
     @initialize(durability=st.sampled_from(["sync", "interval", "process"]), links=rungs)
     def start(self, durability: Any, links: int | None) -> None:
         shutil.copytree(built(), self.folder / "model.velo")
         self.open(links, writable=True, durability=durability)
+        self.take_turns()
+        self.open(links, writable=True, durability=durability)
         self.open(links)
 
     def open(self, links: int | None, **how: Any) -> None:
         memory = None if links is None else memory_of(links)
-        index = velo.open(self.folder / "model.velo", memory=memory, threads=1, **how)
+        follow = bool(how)
+        index = velo.open(self.folder / "model.velo", memory=memory, threads=1, follow=follow, **how)
         if how:
             self.writer = index
         else:
             self.reader = index
 
     def teardown(self) -> None:
-        for index in (self.writer, self.reader):
+        for index in (self.writer, self.other, self.reader):
             if index is not None:
                 index.close()
         shutil.rmtree(self.folder)
@@ -91,6 +96,10 @@ class Machine(RuleBasedStateMachine):
         self.sequence += bool(gone)
         assert (done.rows, done.missing, done.sequence) == (len(gone), missing, self.sequence)
         self.live -= gone
+
+    @rule()
+    def take_turns(self) -> None:
+        self.writer, self.other = self.other, self.writer
 
     @rule(ids=some_ids)
     def delete(self, ids: list[int]) -> None:
@@ -160,9 +169,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @invariant()
     def agree(self) -> None:
-        assert len(self.writer) == len(self.live)
+        assert len(self.writer) == len(self.other) == len(self.live)
         assert len(self.reader) == len(self.seen)
         self.check(self.writer, self.live, VECTORS[3])
+        self.check(self.other, self.live, VECTORS[3])
         self.check(self.reader, self.seen, VECTORS[3])
 
     @staticmethod

@@ -28,7 +28,7 @@ values = st.integers(0, len(VALUES) - 1)
 
 
 class Machine(RuleBasedStateMachine):
-    """A writer, a reader that refreshes, and a dict from each id to its value."""
+    """Two writers, a reader that sees what it refreshes, and a dict from each id to its value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +40,8 @@ class Machine(RuleBasedStateMachine):
         self.marks: dict[Any, dict[str, int | None]] = {}
         self.sequence = self.seen_sequence = 0
         self.writer: Any = None
+        #: Another handle of the same index, as another process has one; they take turns.
+        self.other: Any = None
         self.reader: Any = None
         self.strings = False
 
@@ -47,10 +49,11 @@ class Machine(RuleBasedStateMachine):
     def start(self, durability: Any, strings: bool) -> None:
         self.strings = strings
         self.writer = velo.create(self.path, dim=DIM, metadata=SCHEMA, durability=durability, threads=1)
-        self.reader = velo.open(self.path, threads=1)
+        self.other = velo.open(self.path, writable=True, durability=durability, threads=1)
+        self.reader = velo.open(self.path, threads=1, follow=False)
 
     def teardown(self) -> None:
-        for index in (self.writer, self.reader):
+        for index in (self.writer, self.other, self.reader):
             if index is not None:
                 index.close()
         shutil.rmtree(self.path.parent)
@@ -188,6 +191,10 @@ class Machine(RuleBasedStateMachine):
         self.writer = velo.open(self.path, writable=True, durability=durability, threads=1)
 
     @rule()
+    def take_turns(self) -> None:
+        self.writer, self.other = self.other, self.writer
+
+    @rule()
     def refresh(self) -> None:
         changed = self.reader.refresh()
         assert changed or self.seen_sequence == self.sequence
@@ -196,7 +203,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def reopen_reader(self) -> None:
         self.reader.close()
-        self.reader = velo.open(self.path, threads=1)
+        self.reader = velo.open(self.path, threads=1, follow=False)
         self.seen, self.seen_sequence = dict(self.live), self.sequence
 
     @rule()
@@ -239,7 +246,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @invariant()
     def agree(self) -> None:
-        for index, state in ((self.writer, self.live), (self.reader, self.seen)):
+        for index, state in ((self.writer, self.live), (self.other, self.live), (self.reader, self.seen)):
             assert len(index) == len(state)
             self.check(index, state, VALUES[3])
 

@@ -38,7 +38,6 @@ sequence = -1
 with velo.open(path, threads=1) as index:
     print("open", flush=True)
     while not stop.exists() or looks < 3:
-        index.refresh()
         live = index.info()["live"]
         assert live["sequence"] >= sequence, "time goes on"
         refreshes += live["sequence"] > sequence
