@@ -110,7 +110,10 @@ def test_an_index_that_was_built_takes_rows(tmp_path: Path) -> None:
     names = [f"id-{row}" for row in range(300)]
     path = tmp_path / "built.velo"
     velo.build(path, vectors[:200], ids=names[:200], store_vectors=True, threads=1).close()
-    with velo.open(path, threads=1) as reader, velo.open(path, writable=True, threads=1) as index:
+    with (
+        velo.open(path, threads=1, follow=False) as reader,
+        velo.open(path, writable=True, threads=1) as index,
+    ):
         assert index.insert(vectors[200:], names[200:]).rows == 100
         with pytest.raises(errors.DuplicateIdError, match="'id-7' of row 1"):
             index.insert(vectors[:2], ["new", "id-7"])
