@@ -207,7 +207,7 @@ def test_readers_of_an_index_that_is_written(tmp_path: Path) -> None:
     build(tmp_path / "a.velo")
     with (
         velo.open(tmp_path / "a.velo", writable=True, threads=1) as writer,
-        velo.open(tmp_path / "a.velo", threads=1) as reader,
+        velo.open(tmp_path / "a.velo", threads=1, follow=False) as reader,
     ):
         check(reader)
         writer.insert(np.ones((1, DIM), np.float32), metadata={"text": ["word n400"]})

@@ -287,8 +287,6 @@ def test_a_reader(tmp_path: Path) -> None:
     store = VeloVectorStore(tmp_path / "s", dim=DIM)
     reader = VeloVectorStore(tmp_path / "s", writable=False)
     store.add(nodes_of([{"n": 1}]))
-    assert reader.client is not None
-    assert reader.client.refresh()
     assert len(reader.get_nodes()) == 1
     with pytest.raises(ReadOnlyError):
         reader.clear()

@@ -111,7 +111,6 @@ def test_old_rows_answer_with_the_value_and_new_ones_with_their_own(index: velo.
         check(reader)
         index.flush()
         check(index)
-        reader.refresh()
         check(reader)
     index.snapshot(path.with_name("copy.velo"))
     index.optimize()
@@ -197,7 +196,7 @@ def test_a_merge_that_was_under_way_keeps_what_came_meanwhile(
 
 
 def test_a_reader_sees_columns_when_it_refreshes(path: Path, index: velo.Index) -> None:
-    with velo.open(path, threads=1) as reader:
+    with velo.open(path, threads=1, follow=False) as reader:
         before = reader.info()["columns"]
         index.add_columns({"stock": 7})
         assert reader.info()["columns"] == before

@@ -50,7 +50,6 @@ def test_a_build_is_one_segment_before_and_after_its_first_write(tmp_path: Path)
         even = np.arange(300) % 2 == 0
         for number, index in enumerate((writer, reader)):
             writer.delete([number])
-            index.refresh()
             # A mask has the order of the build, also once rows were deleted.
             assert index.search(vectors[2], 1, list_size=100, filter=even).ids.tolist() == [2]
             [written] = index.info()["live"]["parts"]

@@ -581,7 +581,7 @@ def test_closing_waits_for_a_large_call(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_reader_sees_a_large_call_after_refresh(tmp_path: Path) -> None:
     with velo.create(tmp_path / "a", dim=DIM, threads=1) as index:
         index.insert(vectors_of(2))
-        with velo.open(tmp_path / "a", threads=1) as reader:
+        with velo.open(tmp_path / "a", threads=1, follow=False) as reader:
             with no_room(index):
                 index.insert(vectors_of(9))
             assert len(reader) == 2

@@ -148,7 +148,6 @@ def test_a_reader_sees_one_snapshot_whenever_a_writer_acts(
             if not written:  # it had fewer places than the first time
                 write_now()
             written[0].result(timeout=0)
-            index.refresh()
             assert index.count() == len(index.rows(limit=1000)["id"])
         shutil.rmtree(path)
 

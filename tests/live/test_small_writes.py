@@ -57,7 +57,6 @@ def test_a_reader_follows_a_wal_that_starts_over(tmp_path: Path) -> None:
                 pytest.fail("the log did not begin anew")
             assert writer.info()["live"]["parts"] == []
             writer.delete(ids=[3, 500])
-            reader.refresh()
             assert reader.count() == reader.count(filter={"n": {"$gte": 0}}) == 1038
             own = np.delete(np.arange(1040), [3, 500])
             assert np.array_equal(reader.get_vectors(own), vectors[own])
