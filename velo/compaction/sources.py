@@ -289,17 +289,13 @@ class MergeCheckpoint:
 
     @classmethod
     def are_in(cls, index: Path) -> bool:
-        """Whether merges that run, or were killed, left files in an index."""
-        return any(_OURS.fullmatch(path.name) for path in index.glob(f"{_STEM}*"))
+        """Whether merges that were killed left files in an index."""
+        return bool(_left(index))
 
     @classmethod
     def find(cls, index: Path) -> MergeCheckpoint | None:
-        """The merge that an index can resume; leftovers of other merges and damaged ones are removed, but for
-        those whose process lives.
-        """
-        ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
-        alive = {path.name for path in ours if path.is_dir() and not _is_free(path)}
-        ours = [path for path in ours if path.name.partition(".")[0] not in alive]
+        """The merge that an index can resume; leftovers of other merges and damaged ones are removed."""
+        ours = _left(index)
         files = sorted((path for path in ours if path.suffix == ".json"), reverse=True)
         found = next((one for one in map(cls._read, files) if one is not None), None)
         for path in ours:
@@ -362,6 +358,13 @@ class MergeCheckpoint:
         if not segments or len(taken) != sum(-(-rows // 64) * 8 for _, rows in segments):
             return None
         return cls(file.with_name(file.name.removesuffix(".json")), segments, taken)
+
+
+def _left(index: Path) -> list[Path]:
+    """The files of merges in an index, but for those that run, whose folders are locked."""
+    ours = [path for path in index.glob(f"{_STEM}*") if _OURS.fullmatch(path.name)]
+    running = {path.name for path in ours if path.is_dir() and not _is_free(path)}
+    return [path for path in ours if path.name.partition(".")[0] not in running]
 
 
 def _is_free(folder: Path) -> bool:

@@ -31,7 +31,8 @@ class ShardedIndex(Index):
     **A write is atomic within each shard**, not over all: what can be refused is refused before any shard
     writes, and where one fails after others have written, the error says which did. An id that a row has
     stays in that row's shard, a new one goes to the shard that its hash names; where velo numbers the rows,
-    new ones go to the last shard. Writes through one object come one after the other.
+    new ones go to the last shard. Writes through one object come one after the other, and inserts and upserts
+    of several processes, too.
 
     Attributes
     ----------
