@@ -212,10 +212,13 @@ class SegmentBuilder:
                 # No manifest names it yet; while held it is not mistaken for a merged one.
                 with self._making:
                     building.mkdir(exist_ok=True)
-                    unmade = held.enter_context(_removed_unless_told(building))
                     handle = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
                     held.callback(os.close, handle)
-                    fcntl.flock(handle, fcntl.LOCK_SH)
+                    try:  # nor do two processes go on with one merge
+                        fcntl.flock(handle, fcntl.LOCK_SH if begun is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError as error:
+                        raise BusyError(f"another process works in {building.name}: try again") from error
+                    unmade = held.enter_context(_removed_unless_told(building))
                 if begun is not None:
                     held.callback(begun.remove)
                     if is_new:
@@ -224,6 +227,7 @@ class SegmentBuilder:
                     self._build(
                         building, sources, how, build_memory, resume=begun is not None, is_wanted=is_wanted
                     )
+                fcntl.flock(handle, fcntl.LOCK_SH)  # it is opened, and still not taken away
                 building.rename(folder)
                 unmade.append(folder)
                 # Rows that came meanwhile take their share of the memory, too.
