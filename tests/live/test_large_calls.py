@@ -453,7 +453,7 @@ def test_large_calls_beside_writers_searches_and_commits(tmp_path: Path) -> None
             assert found[one][0] == tuple(vectors[row].tolist())
 
 
-@pytest.mark.parametrize("step", ["next_segment", "build", "open", "insert_segment", "full", "full root"])
+@pytest.mark.parametrize("step", ["segment_to_make", "build", "open", "insert_segment", "full", "full root"])
 @pytest.mark.parametrize("verb", ["insert", "upsert"])
 def test_a_failed_large_call_leaves_nothing(
     index: velo.Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, verb: str
@@ -486,7 +486,7 @@ def test_a_failed_large_call_leaves_nothing(
         if step == "build":
             patch.setattr(segment_builder, "build_segment", fails)
         elif step == "open":
-            patch.setattr(index._folders[0].compactor._maker, "_open_segment", fails)
+            patch.setattr(index._folders[0], "open_segment", fails)
         elif step.startswith("full"):
             patch.setattr(LiveData, "insert_segment", with_full_disk)
         else:
