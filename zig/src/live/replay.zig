@@ -168,7 +168,7 @@ pub fn Replay(comptime Live: type) type {
         /// Without the folder's lock. A reader reads only what it may show; a writer knows of all that is acknowledged, or will be.
         pub fn limits(self: *Live) Limits {
             const page = self.page orelse return .{};
-            if (self.lost_page or !page.is_valid(self.boot) or page.generation.load(.acquire) != self.generation) return .{};
+            if (self.lost_page or self.poisoned or !page.is_valid(self.boot) or page.generation.load(.acquire) != self.generation) return .{};
             const visible = page.visible.load(.acquire);
             return if (self.options.writable) .{ .read = page.sequence.load(.acquire), .shown = visible } else .{ .read = visible };
         }
