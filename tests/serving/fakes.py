@@ -94,6 +94,9 @@ class ExactIndex:
             "columns": ["parity"],
         }
 
+    def __len__(self) -> int:
+        return len(self.vectors)
+
     def close(self) -> None:
         self.closed = True
 

@@ -408,36 +408,21 @@ def test_failures_cross_processes_and_become_errors_again(
         assert (again.message, again.file, again.page) == (error.message, error.file, error.page)
 
 
-def test_a_follower_that_fails_in_any_way_is_not_well(tmp_path: Path) -> None:
-    """Also by an error that is none of ours: what the shard answers may be old."""
-
+def test_a_shard_that_does_not_see_what_others_write_is_not_well(tmp_path: Path) -> None:
     class Following(ExactIndex):
         failing = True
-        looks = 0
-
-        def refresh(self) -> None:
-            self.looks += 1
-            if self.failing:
-                raise RuntimeError("dictionary changed size")
 
         def __len__(self) -> int:
+            if self.failing:
+                raise CorruptIndexError("the log is damaged")
             return len(self.vectors)
 
     index = Following(VECTORS)
-    shard = Shard(ShardSpec("a", str(tmp_path), follows=True), lambda spec: index)
-
-    def looked() -> None:
-        count = index.looks
-        while index.looks < count + 2:
-            threading.Event().wait(0.01)
-
-    shard.open()
-    looked()
+    shard = Shard(ShardSpec("a", str(tmp_path)), lambda spec: index)
     failure = shard.health().failure
     assert failure is not None
-    assert "dictionary changed size" in failure.message
+    assert "the log is damaged" in failure.message
     index.failing = False
-    looked()
     assert shard.health().failure is None
     shard.close()
 

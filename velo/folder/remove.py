@@ -19,7 +19,8 @@ _REMOVING: Final = "removing"
 _MANIFESTS: Final = (MANIFEST_FILE, FOLDER_MANIFEST_FILE, COLLECTION_FILE)
 #: Files that no manifest names.
 _LIVE: Final = re.compile(
-    r"live\.json(\.tmp)?|live\.page|merge\.lock|log-[0-9a-f]{16}\.velolog(\.torn)?|dead-[0-9a-f]{16}\.bin|ids\.find"
+    r"live\.json(\.tmp|\.moved)?|live\.page|(merge|rows)\.lock|log-[0-9a-f]{16}\.velolog(\.torn|\.moved)?"
+    r"|dead-[0-9a-f]{16}\.bin|ids\.find"
 )
 _BUILT: Final = frozenset(
     {"pages.bin", "page_starts.bin", "links.bin", "codes.bin", "vectors.bin", "ids.arrow", MARKER}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
 from velo.folder.replace import os_failure
 from velo.folder.shards import homes
+from velo.folder.sides import side_of
 from velo.index.folder import OpenFolder
 from velo.index.writer import Writer, distinct_count, seconds
 from velo.results import Written
@@ -72,7 +73,7 @@ class ShardWriter:
         if ids is None and shape.id_kind == ROW and not upsert:  # numbers after those of others are taken
             with self.lock:
                 return last.insert(vectors, None, metadata, request, _left(until), upsert=False)
-        with self.lock, self._placing(until):
+        with self.lock, self._placing(until), self._on("upsert", until):
             name = request_bytes(request)
             rows, column, table = _checked(shape, vectors, ids, metadata, upsert=upsert)
             found = self._shards_of(column)
@@ -163,6 +164,16 @@ class ShardWriter:
                 fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may have the descriptor, too
             os.close(handle)
 
+    @contextlib.contextmanager
+    def _on(self, side: Literal["upsert", "delete"], until: float | None) -> Iterator[None]:
+        """Exclude deletes from an upsert, and the other way round, also in other processes: a row that has a
+        shard keeps it until it is replaced.
+        """
+        with contextlib.ExitStack() as stack:
+            for one in self._folders:
+                stack.enter_context(side_of(one.opened.at, side, _left(until)))
+            yield
+
     def _each(self, work: Callable[[Writer], Answer]) -> list[Answer]:
         with self.lock, ThreadPoolExecutor(len(self.writers)) as pool:
             return list(pool.map(work, self.writers))
@@ -183,7 +194,7 @@ class ShardWriter:
         return of_rows(condition, start, start + at.views[place].n, at.n)
 
     def _write_all(self, column: Any, write: Callable[[int], Written]) -> Written:
-        with self.lock:
+        with self.lock, self._on("delete", None):
             done = _sum(self._write(range(len(self.writers)), write))
         missing = 0 if column is None else max(0, distinct_count(column) - done.rows)
         return replace(done, missing=missing)

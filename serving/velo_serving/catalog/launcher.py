@@ -61,7 +61,7 @@ class About:
             for replica in range(options.replicas if only in (None, entry.name) else 0):
                 number = 0 if move is None else move.number
                 place = Place(collection.name, self.generation, entry.name, replica, number)
-                found[place] = (spec if move is None else move.of(spec)).of_replica(replica)
+                found[place] = spec if move is None else move.of(spec)
         return found
 
     def label(self, place: Place) -> str:

@@ -102,11 +102,11 @@ class Replicas:
             asked.timer = self._clock.call_at(asked.began + self._hedge_s, lambda: self._hedge(pending))
 
     async def look_up(
-        self, what: str, arguments: Mapping[str, Any], timeout_s: float, *, writer: bool = False
+        self, what: str, arguments: Mapping[str, Any], timeout_s: float
     ) -> dict[str, Any] | Failure:
-        """Look up at a replica, after a failure at the next one, or only at the writer."""
+        """Look up at a replica, after a failure at the next one."""
         failure = self.queues[0].failure()
-        asked = [queue for queue in self.queues[: 1 if writer else None] if queue.up]
+        asked = [queue for queue in self.queues if queue.up]
         for queue in sorted(asked, key=lambda queue: queue.silent):
             try:
                 return await queue.look_up(what, arguments, timeout_s)
@@ -119,19 +119,18 @@ class Replicas:
     async def write(
         self, what: str, arguments: Mapping[str, Any], timeout_s: float
     ) -> dict[str, Any] | Failure:
-        """Write at the first replica; the others follow."""
+        """Write at the first replica that is up; all of them see it."""
+        writer = next((queue for queue in self.queues if queue.up), self.queues[0])
         try:
-            return await self.queues[0].write(what, arguments, timeout_s)
+            return await writer.write(what, arguments, timeout_s)
         except VeloError as error:
             return Failure.of(error)
 
     @property
-    def writer(self) -> ShardHealth | None:
-        return self.queues[0].health
-
-    @property
     def health(self) -> ShardHealth | None:
-        return next((queue.health for queue in self.queues if queue.health is not None), None)
+        """The last health of a replica, of one that is up if there is one."""
+        known = [queue for queue in self.queues if queue.health is not None]
+        return max(known, key=lambda queue: queue.up).health if known else None
 
     def withdraw(self, pending: PendingRequest) -> None:
         asked = self._asked.pop(pending, None)

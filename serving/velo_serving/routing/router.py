@@ -168,26 +168,20 @@ class Router:
         what: str,
         arguments: Mapping[str, Any],
         timeout_s: float | None = None,
-        *,
-        writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
         """Look up rows in all shards."""
         everywhere = dict.fromkeys(range(len(self._shards)), arguments)
-        return await self.look_up_each(what, everywhere, timeout_s, writers=writers)
+        return await self.look_up_each(what, everywhere, timeout_s)
 
     async def look_up_each(
         self,
         what: str,
         arguments: Mapping[int, Mapping[str, Any]],
         timeout_s: float | None = None,
-        *,
-        writers: bool = False,
     ) -> list[tuple[str, dict[str, Any] | Failure]]:
         """Look up different rows in some shards."""
         replies = await self._each(
-            arguments,
-            timeout_s,
-            lambda shard, asked, limit_s: shard.look_up(what, asked, limit_s, writer=writers),
+            arguments, timeout_s, lambda shard, asked, limit_s: shard.look_up(what, asked, limit_s)
         )
         for reply in replies.values():
             if isinstance(reply, Failure) and reply.fault == "caller":
@@ -231,9 +225,9 @@ class Router:
         self._observer.write_ended(verb, outcome, rows)
 
     @property
-    def writers(self) -> list[ShardHealth | None]:
-        """The last health of each shard's writing replica; None where it never answered."""
-        return [shard.writer for shard in self._shards]
+    def healths(self) -> list[ShardHealth | None]:
+        """The last health of each shard; None where it never answered."""
+        return [shard.health for shard in self._shards]
 
     @property
     def rows(self) -> int | None:

@@ -97,7 +97,7 @@ class RowFormat:
 def row_format(router: Router) -> RowFormat:
     """The format of a collection's rows, as its shards last reported it."""
     found: RowFormat | None = None
-    for name, health in zip(router.names, router.writers, strict=True):
+    for name, health in zip(router.names, router.healths, strict=True):
         if health is None or health.failure is not None:
             raise NoShardAnsweredError(
                 f"shard {name} of {router.name!r} does not say what its rows are like; nothing was written"
@@ -257,7 +257,7 @@ def _refuse_known(request: WriteRequest, found: Places, home: Places) -> None:
 async def _where(router: Router, ids: Any, deadline: float) -> Places:
     """The shard of each id, -1 for unknown ones."""
     asked = {"ids": stream_of_ids(ids)}
-    replies = await router.look_up("present", asked, _left(deadline), writers=True)
+    replies = await router.look_up("present", asked, _left(deadline))
     away = [(name, reply) for name, reply in replies if isinstance(reply, Failure)]
     if away:
         reasons = "; ".join(f"{name}: {reply.message}" for name, reply in away)

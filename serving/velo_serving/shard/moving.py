@@ -1,17 +1,20 @@
 """The source of a move (``catalog.moving``): the files of one moment, and writes that wait for its end.
 
 The process of the source serves its shard as before. It holds writes for ``HOLD_S`` at most, and gives a move
-up if it hears nothing of it for ``LEASE_S``. With ``commit`` a link to the target takes the place of its
-folder, which is called ``NAME.moved`` from then on.
+up if it hears nothing of it for ``LEASE_S``. Writes of other processes wait for the folder's lock meanwhile.
+With ``commit`` a link to the target takes the place of its folder, which is called ``NAME.moved`` from then
+on and can no longer be written to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import math
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo.errors import BusyError, InvalidArgumentError
+from velo.folder.manifest import manifest_path, read_folder_manifest
 from velo.folder.replace import os_failure, sync_folder
 from velo.folder.snapshot import OpenFiles
 from velo_serving.protocol.errors import ShardMovedError
@@ -45,6 +49,8 @@ class MoveSource:
         self._token = ""
         self._until = self._held_until = 0.0
         self._files = OpenFiles()
+        #: A descriptor of the folder that holds its lock, and the end of the hold.
+        self._lock: tuple[int, asyncio.TimerHandle] | None = None
 
     def check_maintenance(self) -> None:
         """Refuse maintenance during a move: it would write files that the copy does not need."""
@@ -79,7 +85,7 @@ class MoveSource:
             )
             return {"bytes": await asyncio.to_thread(os.pread, handle, size, offset)}
         if step == "hold":
-            return await self._hold()
+            return await self._hold(folder)
         if step == "commit":
             return await self._commit(folder, arguments["target"])
         if step == "end":
@@ -107,14 +113,24 @@ class MoveSource:
             "files": {name: os.fstat(handle).st_size for name, handle in files.handles.items()},
         }
 
-    async def _hold(self) -> dict[str, Any]:
-        """Hold further writes, and wait for running ones."""
+    async def _hold(self, folder: Path) -> dict[str, Any]:
+        """Hold further writes, also of other processes, and wait for running ones."""
         self._held_until = time.monotonic() + HOLD_S
-        while self.writing:
-            if time.monotonic() > self._held_until:
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        self._lock = handle, asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
+        while self.writing or not _flock(handle):
+            if time.monotonic() > self._held_until - LOOK_S:
                 raise BusyError(f"writes to shard {self._name} do not end; it was not moved")
             await asyncio.sleep(LOOK_S)
         return {}
+
+    def _let_go(self) -> None:
+        """Let writes of other processes go on, unless a commit is under way."""
+        if self._lock is not None and self._held_until < math.inf:
+            handle, timer = self._lock
+            timer.cancel()
+            os.close(handle)
+            self._lock = None
 
     async def _commit(self, folder: Path, target: str) -> dict[str, Any]:
         """Link the folder to the target, unless the hold of writes has ended."""
@@ -129,6 +145,7 @@ class MoveSource:
     def _linked(self, linking: asyncio.Future[None]) -> None:
         self.moved = not linking.cancelled() and linking.exception() is None
         self._held_until = 0.0
+        self._let_go()
 
     @staticmethod
     def _link(folder: Path, target: str) -> None:
@@ -150,6 +167,7 @@ class MoveSource:
         except OSError as error:
             raise os_failure(error, str(folder)) from error
         with contextlib.suppress(OSError):  # the link exists: the move is complete
+            _retire(kept)
             sync_folder(folder.parent)
 
     def end(self) -> None:
@@ -158,6 +176,24 @@ class MoveSource:
         self._token, self._until = "", 0.0
         if self._held_until < math.inf:  # else a commit is under way, which decides
             self._held_until = 0.0
+            self._let_go()
+
+
+def _flock(handle: int) -> bool:
+    with contextlib.suppress(OSError):  # where folders have no locks, no process writes
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _retire(kept: Path) -> None:
+    """Let writes of other processes to the former folder fail: they find neither log nor manifest."""
+    for name in filter(None, (read_folder_manifest(kept).log, manifest_path(kept).name)):
+        with contextlib.suppress(OSError):  # the device is full; all is in the target
+            shutil.copyfile(kept / name, kept / f"{name}.moved")
+        (kept / name).unlink()
 
 
 def _leads_to(folder: Path, target: str) -> bool:

@@ -18,10 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from velo.errors import BusyError, VeloError
 from velo_serving.catalog.spec import ShardSpec
 from velo_serving.protocol.loops import short_pauses
-from velo_serving.protocol.types import ShardHealth
 from velo_serving.shard.shard import Shard
 from velo_serving.transport.server import ShardHost, ShardServer
 
@@ -30,9 +28,6 @@ QUESTION: Final = "?"
 
 #: Of ``<sys/prctl.h>``.
 PR_SET_PDEATHSIG: Final = 1
-
-#: How long the lock of a process that was killed is awaited.
-BUSY_S: Final = 9.0
 
 #: How often we look whether gateways have left.
 LOOK_S = 0.05
@@ -51,7 +46,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     message: dict[str, Any] = json.loads(sys.stdin.readline())
     shard = Shard(ShardSpec(**message["spec"]))
-    health = _health_of(shard)
+    health = shard.health()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     server = ShardServer(shard, token=message["token"], version=message["version"])
     host = ShardHost(server)
@@ -69,19 +64,6 @@ def main() -> None:
             message = json.loads(line)
     host.close()
     shard.close()  # the parent kills a process that takes too long
-
-
-def _health_of(shard: Shard) -> ShardHealth:
-    """Open the shard; the process of a killed parent may hold its lock for some seconds."""
-    deadline = time.monotonic() + BUSY_S
-    while time.monotonic() < deadline:
-        try:
-            return shard.open()
-        except BusyError:
-            time.sleep(LOOK_S)
-        except VeloError:
-            break
-    return shard.health()
 
 
 def _tell_when_left(server: ShardServer) -> None:

@@ -1,17 +1,12 @@
-"""Lookups and writes in the rows of a shard.
-
-Only the process of the first replica writes to an index. Other replicas open the same folder to read, and
-check every ``FOLLOW_S`` for changes.
-"""
+"""Lookups and writes in the rows of a shard, whose folder other processes may write to as well."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from velo.errors import InvalidArgumentError, ReadOnlyError, UnknownIdError
+from velo.folder.sides import side_of
 from velo_serving.shard.moving import MoveSource
 from velo_serving.transport.codec import ids_of, stream_of, table_of
 
@@ -53,12 +49,13 @@ _PUBLIC_FIELDS: Final = ("ids", "plan", "stores_vectors", "memory_bytes", "memor
 
 
 def _info(index: Any) -> dict[str, Any]:
+    count = len(index)  # sees what other processes wrote
     info = index.info()
     fields = {name: info[name] for name in _PUBLIC_FIELDS}
     kinds = [getattr(field.type, "value_type", field.type) for field in index.schema]
     names = zip(index.schema.names, kinds, index.schema.types, strict=True)
     columns = [[name, str(kind if pa.types.is_dictionary(whole) else whole)] for name, kind, whole in names]
-    return {**fields, "n": len(index), "disk_bytes": sum(info["disk_bytes"].values()), "columns": columns}
+    return {**fields, "n": count, "disk_bytes": sum(info["disk_bytes"].values()), "columns": columns}
 
 
 def _sample(index: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,41 +80,11 @@ def _stored(index: Any, ids: Sequence[Any], *, decoded: bool = False) -> dict[st
         return {"ids": known, "vectors": found.astype("<f4").tobytes()}
 
 
-#: How often a replica that only reads looks for what the writer wrote.
-FOLLOW_S: Final = 0.1
-
 #: Writes at once. They wait together for one sync, and for room.
 WRITES_AT_ONCE: Final = 32
 
 #: The index gets this share of the time that is left, so that its answer arrives.
 TIME_SHARE: Final = 0.9
-
-
-class _TwoSides:
-    """A lock with two sides: any number of holders on one side, none on the other.
-
-    Upserts of rows that must exist exclude deletes, so that a row found exists until it is replaced.
-    """
-
-    def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._side = ""
-        self._inside = 0
-
-    @contextlib.contextmanager
-    def on(self, side: str) -> Iterator[None]:
-        with self._turn:
-            while self._inside and self._side != side:
-                self._turn.wait()
-            self._side = side
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._inside -= 1
-                if not self._inside:
-                    self._turn.notify_all()
 
 
 class ShardWriter:
@@ -127,14 +94,13 @@ class ShardWriter:
         self._name = name
         self._moves = moves
         self._writable = writable
-        self._sides = _TwoSides()
         self._threads = ThreadPoolExecutor(WRITES_AT_ONCE, thread_name_prefix=f"velo-write-{name}")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"velo-upkeep-{name}")
         #: Running maintenance, which further calls share.
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def write(
-        self, index: Any, what: str, arguments: Mapping[str, Any], timeout_s: float | None
+        self, folder: Path, index: Any, what: str, arguments: Mapping[str, Any], timeout_s: float | None
     ) -> dict[str, Any]:
         """Run one of ``WRITES``; return ``{"moved": True}`` if rows that must exist do not."""
         if not self._writable:
@@ -146,7 +112,7 @@ class ShardWriter:
             raise InvalidArgumentError(f"nothing called {what!r} is written", argument="what")
         patience_s = None if timeout_s is None else TIME_SHARE * timeout_s
         await self._moves.admit()
-        writing = self._threads.submit(work, self._sides, index, dict(arguments), patience_s)
+        writing = self._threads.submit(work, folder, index, dict(arguments), patience_s)
         self._moves.writing.add(writing)  # also after its caller was canceled
         writing.add_done_callback(self._moves.writing.discard)
         return await asyncio.wrap_future(writing)
@@ -207,29 +173,29 @@ def _fields_of(done: Any) -> dict[str, Any]:
     }
 
 
-def _insert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+def _insert(folder: Path, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     return _fields_of(index.insert(**_rows_given(arguments), timeout_s=timeout_s))
 
 
-def _upsert(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+def _upsert(folder: Path, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     expected = arguments.get("expected")
     if expected is None:
         return _fields_of(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
     ids = ids_of(expected)
-    with sides.on("upsert"):
+    with side_of(folder, "upsert", timeout_s):
         if not index.contains(ids).all():
             return {"moved": True}
         return _fields_of(index.upsert(**_rows_given(arguments), timeout_s=timeout_s))
 
 
-def _update(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+def _update(folder: Path, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
     columns = table_of(arguments["columns"])
     ids = ids_of(arguments["ids"])
     return _fields_of(index.update(ids, columns, arguments.get("request"), timeout_s))
 
 
-def _delete(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
-    with sides.on("delete"):
+def _delete(folder: Path, index: Any, arguments: dict[str, Any], timeout_s: float | None) -> Any:
+    with side_of(folder, "delete", timeout_s):
         ids = arguments.get("ids")
         if ids is not None:
             return _fields_of(index.delete(ids_of(ids)))
@@ -237,27 +203,3 @@ def _delete(sides: _TwoSides, index: Any, arguments: dict[str, Any], timeout_s: 
 
 
 _VERBS: Final = {"insert": _insert, "upsert": _upsert, "update": _update, "delete": _delete}
-
-
-class Follower:
-    """Refreshes an index that another process writes to."""
-
-    def __init__(self, index: Any, every_s: float = FOLLOW_S) -> None:
-        self._index = index
-        self._every_s = every_s
-        self._over = threading.Event()
-        self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._follow, name="velo-follow", daemon=True)
-        self._thread.start()
-
-    def _follow(self) -> None:
-        while not self._over.wait(self._every_s):
-            try:
-                self._index.refresh()
-                self.failure = None
-            except Exception as error:
-                self.failure = error  # reported by the health of the shard
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()

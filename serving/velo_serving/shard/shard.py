@@ -38,7 +38,7 @@ from velo_serving.protocol.types import (
     ShardReply,
 )
 from velo_serving.shard.moving import MoveSource
-from velo_serving.shard.rows import Follower, ShardWriter, look_up
+from velo_serving.shard.rows import ShardWriter, look_up
 from velo_serving.transport.codec import import_pandas
 
 #: Deadlines are rounded up to this.
@@ -127,7 +127,6 @@ class Shard:
         self._turns = _Turns()
         self._moves = MoveSource(spec.name)
         self._writer = ShardWriter(spec.name, spec.writable, self._moves)
-        self._follower: Follower | None = None
         # Filters are compiled and rows read in a loop of their own: the loop that hears requests stays free.
         self._aside = LoopThread(f"velo-shard-{spec.name}")
 
@@ -165,22 +164,14 @@ class Shard:
                     raise
                 self._health = _health_of(index, node, spec)
                 self._index = index
-                if self.spec.follows or (index.info().get("live") and not self.spec.writable):
-                    self._follower = Follower(index)
             return self._now()
 
     def _now(self) -> ShardHealth:
         """Health with its variable parts."""
-        index, follower = self._index, self._follower
-        if follower is not None and follower.failure is not None:
-            raise ShardUnavailableError(f"shard {self.name} does not see what is written: {follower.failure}")
         health = self._health
         if self._moves.moved:
             health = dataclasses.replace(health, details={**health.details, "moved": True})
-        if follower is None and not self.spec.writable:
-            return health
-        live: Any = index
-        return dataclasses.replace(health, n=len(live))
+        return dataclasses.replace(health, n=len(self._opened))
 
     def health(self) -> ShardHealth:
         """The state of the shard; opens the index if that failed before."""
@@ -194,8 +185,6 @@ class Shard:
         with self._opening:
             self._closed = True
             index, self._index = self._index, None
-        if self._follower is not None:
-            self._follower.close()
         self._writer.close()
         self._moves.end()
         if index is not None:
@@ -267,7 +256,7 @@ class Shard:
         self, what: str, arguments: Mapping[str, Any], timeout_s: float | None = None
     ) -> dict[str, Any]:
         """Write rows, as ``ShardWriter.write``; canceling does not undo it."""
-        return await self._writer.write(self._opened, what, arguments, timeout_s)
+        return await self._writer.write(self._folder, self._opened, what, arguments, timeout_s)
 
     async def trial(self, timeout_s: float) -> bool:
         """Run a probe search until any search ends; False if none did, but the processor was at work."""
@@ -551,7 +540,7 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     folder = Path(spec.path)
     if spec.identity:
         return spec.identity
-    if spec.writable or spec.follows or info.get("live"):
+    if spec.writable or info.get("live"):
         built = ""
         with contextlib.suppress(VeloError):  # reported when the index is opened
             built = f"{built_uuid(folder)}-"
