@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import velo
-from bench.commands import live_many
+from bench.commands import live_many, live_processes
 from bench.commands.live_indexes import (
     KEPT,
     RECALL,
@@ -278,7 +278,10 @@ def chosen(
 
 
 KINDS = {"random": "rows at random", "clusters": "rows that lie together"}
-_ONCE = (insert, double, upserts, parts, live_many.many, dead, merge)
+_ONCE = (
+    *(insert, double, upserts, parts, live_many.many, dead, merge),
+    *(live_processes.processes, live_processes.rest),
+)
 EVERY: dict[str, Callable[[Context], Results]] = {
     **{measure.__name__: measure for measure in _ONCE},
     **{f"churn:{kind}": partial(churn, kind) for kind in KINDS},

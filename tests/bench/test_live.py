@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.commands import live, live_indexes, live_many, live_sections
+from bench.commands import live, live_indexes, live_many, live_processes, live_sections
 from bench.harness import plots
 from bench.harness.datasets import DataError
 from bench.harness.report import Page
@@ -65,6 +65,26 @@ def test_many_segments_are_compared_with_one(
     assert lines["rounds, six young segments"].note.startswith("one segment: ")
     pictures = [part for part in live.content(page) if isinstance(part, plots.Picture)]
     assert [picture.name for picture in pictures] == ["many-parts", "many-delta"]
+
+
+def test_several_processes_write_to_one_index(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_processes, "PROCESSES", 2)
+    monkeypatch.setattr(live_processes, "_LOOKS", 100)
+    context.options["burst"] = 600
+    found = {
+        name: {"section": name, "result": json.loads(json.dumps(measure(context)))}
+        for name, measure in (("processes", live_processes.processes), ("rest", live_processes.rest))
+    }
+    told = found["processes"]["result"]
+    assert min(*told["sync"].values(), *told["process"].values(), *told["alone"].values()) > 0
+    assert told["upserts"]["calls"] >= 2
+    page = Page(tmp_path, "live", {"options": {"callers": 4}}, found)
+    lines = {target.what: target.line(page.found) for target in live.targets(page)}
+    left = lines["bytes on disk after upserts by 4 processes ÷ a fresh build"]
+    assert left.value is not None
+    assert "3,000 upserts of 600 rows" in left.note
 
 
 def test_a_set_of_too_few_rows_is_refused(context: Context) -> None:
