@@ -25,7 +25,7 @@ _LOOK_S: Final = 0.001
 def side_of(
     folder: Path, side: Literal["upsert", "delete"], timeout_s: float | None = None
 ) -> Iterator[None]:
-    """Hold one side; raise BusyError after `timeout_s`, or a minute. The system unlocks when a process dies."""
+    """Hold one side; raise BusyError after `timeout_s`, or a minute."""
     deadline = time.monotonic() + (_WAIT_S if timeout_s is None else timeout_s)
     path = folder / SIDES_FILE
     try:
