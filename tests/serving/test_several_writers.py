@@ -21,7 +21,7 @@ import velo
 from tests import child
 from tests.long import count
 from tests.serving.conftest import ADMIN, serving, until, write_keys
-from velo.errors import DuplicateIdError
+from velo.errors import DuplicateIdError, VeloError
 from velo_serving import Client
 
 DIM, ROWS, SHARDS = 8, 90, 2
@@ -134,6 +134,8 @@ with velo.open(sys.argv[1], writable=True, durability=sys.argv[2], threads=1) as
         try:
             if verb == "optimize":
                 index.optimize()
+            elif verb == "columns":
+                index.add_columns({"stock": 0})
             elif verb == "contains":
                 assert index.contains(ids).all()
             elif verb == "delete":
@@ -185,7 +187,21 @@ def test_a_script_writes_next_to_a_server(path: Path, writable: tuple[str, ...])
             assert client.count() == len(ids)
         assert do("optimize") == "done\n"
         assert client.count() == len(ids)
+        assert do("columns") == "done\n"
+        assert client.count("stock = 0") == len(ids)
+        if writable:
+            until(lambda: has_taken(client, 5000))
+            ids.add(5000)
+            assert client.get([5000], columns=["stock"])["stock"].to_pylist() == [7]
     check(path, ids)
+
+
+def has_taken(client: Client, one: int) -> bool:
+    """Gateways learn of a new column with the next health of a shard."""
+    try:
+        return client.insert(vectors([one]), [one], {"stock": [7]}).rows == 1
+    except VeloError:
+        return False
 
 
 def test_a_move_ends_the_writes_of_a_script_and_loses_none(path: Path, tmp_path: Path) -> None:

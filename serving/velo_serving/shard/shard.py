@@ -168,10 +168,10 @@ class Shard:
 
     def _now(self) -> ShardHealth:
         """Health with its variable parts."""
-        health = self._health
-        if self._moves.moved:
-            health = dataclasses.replace(health, details={**health.details, "moved": True})
-        return dataclasses.replace(health, n=len(self._opened))
+        index = self._opened
+        count = len(index)  # sees what other processes wrote
+        details = _details_of(index) | ({"moved": True} if self._moves.moved else {})
+        return dataclasses.replace(self._health, n=count, details=details)
 
     def health(self) -> ShardHealth:
         """The state of the shard; opens the index if that failed before."""
@@ -548,13 +548,20 @@ def _uuid_of(info: Mapping[str, Any], spec: ShardSpec) -> str:
     return str(info.get("uuid", ""))
 
 
-def _writable_details(index: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-    """The row format, from which a gateway converts bodies."""
+def _details_of(index: Any) -> dict[str, Any]:
+    """Facts that other processes may change, with the row format, from which a gateway converts bodies."""
+    info = index.info()
+    details = {
+        "plan": info.get("plan", ""),
+        "threads": int(info.get("threads", 0)),
+        "ids": info.get("ids", ""),
+        "columns": list(info.get("columns", ())),
+    }
     live = info.get("live") or {}
     if not live.get("writable"):
-        return {}
+        return details
     schema = pa.schema(list(index.get([]).schema)[1:])
-    return {
+    return details | {
         "writable": True,
         "durability": live["durability"],
         "dtype": info["dtype"],
@@ -576,11 +583,4 @@ def _health_of(index: SearchIndex, node: str, spec: ShardSpec) -> ShardHealth:
         pid=os.getpid(),
         memory_bytes=sum(memory.values()) if isinstance(memory, Mapping) else int(memory),
         device=str(device.get("name", "")) if isinstance(device, Mapping) else str(device),
-        details={
-            "plan": info.get("plan", ""),
-            "threads": int(info.get("threads", 0)),
-            "ids": info.get("ids", ""),
-            "columns": list(info.get("columns", ())),
-            **_writable_details(index, info),
-        },
     )
