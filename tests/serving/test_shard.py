@@ -427,6 +427,19 @@ def test_a_shard_that_does_not_see_what_others_write_is_not_well(tmp_path: Path)
     shard.close()
 
 
+def test_a_shard_that_another_server_moved_is_not_well(tmp_path: Path) -> None:
+    path = tmp_path / "a.velo"
+    velo.create(path, dim=4).close()
+    shard = Shard(ShardSpec("0", str(path), writable=True, threads=1))
+    assert shard.health().failure is None
+    path.rename(tmp_path / "a.velo.moved")
+    path.symlink_to(tmp_path / "elsewhere")
+    failure = shard.health().failure
+    assert failure is not None
+    assert "moved by another server" in failure.message
+    shard.close()
+
+
 def test_queries_that_came_together_end_by_themselves_as_they_do_alone(tmp_path: Path) -> None:
     velo.build(tmp_path / "real.velo", VECTORS)
     shard = Shard(ShardSpec("0", str(tmp_path / "real.velo"), threads=1))

@@ -121,7 +121,7 @@ class Shard:
         self._index: SearchIndex | None = None
         self._health = ShardHealth()
         self._closed = False
-        self._folder = Path(spec.path)  # or the location where it was found
+        self._folder = self._leads_to = Path(spec.path)  # or the location where it was found
         self._ended = 0  # searches that the index has answered
         self._used = 0  # running calls, without those of `search_each`
         self._turns = _Turns()
@@ -154,7 +154,7 @@ class Shard:
                     writable=self.spec.writable,
                 )
                 spec = dataclasses.replace(self.spec, path=found)
-                self._folder = Path(found)
+                self._folder, self._leads_to = Path(found), Path(found).resolve()
                 with _processors(spec):
                     index = self._opener(spec)
                 try:
@@ -169,6 +169,8 @@ class Shard:
     def _now(self) -> ShardHealth:
         """Health with its variable parts."""
         index = self._opened
+        if not self._moves.moved and self._folder.resolve() != self._leads_to:
+            raise ShardUnavailableError(f"shard {self.name} was moved by another server: restart this one")
         count = len(index)  # sees what other processes wrote
         details = _details_of(index) | ({"moved": True} if self._moves.moved else {})
         return dataclasses.replace(self._health, n=count, details=details)
