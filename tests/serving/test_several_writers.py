@@ -68,7 +68,13 @@ def path(tmp_path: Path) -> Path:
     """A collection of shards, whose ids are those of their rows and not homes."""
     ids = np.arange(ROWS)
     return velo.build_collection(
-        tmp_path / "rows.velo", vectors(ids), shards=SHARDS, ids=ids, calibrate=False, threads=1
+        tmp_path / "rows.velo",
+        vectors(ids),
+        shards=SHARDS,
+        ids=ids,
+        store_vectors=True,
+        calibrate=False,
+        threads=1,
     )
 
 
@@ -79,7 +85,7 @@ def check(path: Path, ids: set[int]) -> None:
         assert len(found) == len(set(found)), "an id has two rows"
         assert set(found) == ids
         assert (index.get_vectors(sorted(ids)) == vectors(sorted(ids))).all()
-    assert velo.verify(path) > 0
+    velo.verify(path)
 
 
 def test_two_servers_over_one_collection_see_each_other_at_once(path: Path) -> None:
@@ -285,4 +291,4 @@ def test_workers_of_gunicorn_write_to_one_folder(tmp_path: Path) -> None:
     assert (code, "Traceback" in log.read_text()) == (0, False), log.read_text()
     with velo.open(path, threads=1) as index:
         assert sorted(index.rows(limit=10_000)["id"].to_pylist()) == list(range(1, 2 * CALLS + 1))
-    assert velo.verify(path) > 0
+    velo.verify(path)
