@@ -67,8 +67,7 @@ class ServeOptions:
     memory, threads, io, plan, durability
         As in ``velo.open``. The shards of a collection share ``memory``, those of a machine its cores.
     writable : bool
-        Whether rows can be written. No other process may write to these indexes then. The first replica of
-        each shard writes; the others see the changes a tenth of a second later.
+        Whether rows can be written. Other processes may write to these indexes, too.
     replicas : int
         Processes, or actors, of each shard. If one dies or hangs, another answers. Each takes as much memory.
     address : str, optional
