@@ -246,6 +246,11 @@ class Writer:
                 CHILD, path, durability, seed, number * IDS, FEW_IDS, number, writers, stdout=told
             )
 
+    def await_first_call(self) -> None:
+        while '"done"' not in self._journal.read_text():
+            assert self._process.poll() is None, "a writer ended by itself"
+            time.sleep(0.02)
+
     def stop(self, seconds: float) -> None:
         """Let it hold what it holds for a while."""
         self._process.send_signal(signal.SIGSTOP)
@@ -254,7 +259,11 @@ class Writer:
 
     def kill(self) -> None:
         self._process.kill()
-        assert self._process.wait() == -signal.SIGKILL, "a writer ended by itself"
+        self._process.wait()
+
+    def read(self) -> None:
+        """What the process that was killed was told."""
+        assert self._process.returncode == -signal.SIGKILL, "a writer ended by itself"
         lines = self._journal.read_text().splitlines(keepends=True)
         for word in (json.loads(line) for line in lines if line.endswith("\n")):
             if "kind" in word:
@@ -267,10 +276,13 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
     path = created(folder / "beside.velo")
     random = np.random.default_rng(seed)
     each = [Writer(path, number, writers, durability) for number in range(writers)]
-    kills, ends_at = 0, time.monotonic() + seconds
+    kills = 0
+    for one in each:
+        one.start(int(random.integers(1 << 31)))
     try:
         for one in each:
-            one.start(int(random.integers(1 << 31)))
+            one.await_first_call()
+        ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
             time.sleep(float(random.uniform(0, 2.0)))
             one = each[int(random.integers(writers))]
@@ -278,6 +290,7 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
                 one.stop(float(random.uniform(0, 1.0)))
                 continue
             one.kill()
+            one.read()
             one.start(int(random.integers(1 << 31)))
             kills += 1
     finally:
@@ -287,6 +300,7 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
     with velo.open(path, threads=1) as index:
         found = found_in(index)
     for number, one in enumerate(each):
+        one.read()
         first = number * IDS
         one.ledger.settle({key: row for key, row in found.items() if first <= key < first + IDS})
         assert one.ledger.calls > 0, f"writer {number} wrote nothing"
