@@ -85,7 +85,7 @@ def check(path: Path, ids: set[int]) -> None:
         assert len(found) == len(set(found)), "an id has two rows"
         assert set(found) == ids
         assert (index.get_vectors(sorted(ids)) == vectors(sorted(ids))).all()
-    velo.verify(path)
+        index.verify()
 
 
 def test_two_servers_over_one_collection_see_each_other_at_once(path: Path) -> None:
