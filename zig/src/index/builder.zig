@@ -883,8 +883,7 @@ const WarmStartCodes = struct {
         if (opened.vectors != null or header.n != warm_start.rows.len or header.dim_in != options.dim or opened.metric != options.metric or
             header.memory_bits != params.memory_bits or header.record_bits != params.record_bits) return null;
         const file = opened.manifest().file(files.file_codes).?; // it was opened
-        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
-        var mapped = try files.map_checked(allocator, opened.dir, file.name, @intCast(file.bytes), sum, diagnostic);
+        var mapped = try files.map_checked(allocator, opened.dir, file, diagnostic);
         defer if (!kept) mapped.free();
         const centers: []const f32 = @alignCast(std.mem.bytesAsSlice(f32, mapped.bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())]));
         if (!files.all_finite(centers)) return files.bad_file(diagnostic, file.name);

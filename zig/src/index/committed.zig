@@ -15,16 +15,10 @@ const adjacency = layout.adjacency;
 
 pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u64, diagnostic: *Diagnostic) Error!void {
     pages_checked.* = 0;
-    var opened = try reader.Reader.open(allocator, path, .{ .links = .where_room }, diagnostic);
+    var opened = try reader.Reader.open(allocator, path, .{ .codes = false, .links = .on_disk }, diagnostic);
     defer opened.deinit();
     const n = opened.n();
-    var ids: [adjacency.neighbors_max]u32 = undefined;
-    if (opened.links) |links| for (0..n) |vertex| {
-        _ = links.decode(@intCast(vertex), &ids) catch {
-            diagnostic.in_file(files.file_links, "the links of vertex {d} are damaged", .{vertex});
-            return error.Corrupt;
-        };
-    };
+    try opened.check_codes_and_links(diagnostic);
     try check_pages(allocator, &opened, pages_checked, diagnostic);
     if (opened.vectors) |*vectors| {
         const page = try allocator.alloc(u8, vectors.geometry.page_size);

@@ -194,15 +194,11 @@ pub const Mapped = struct {
     }
 };
 
-/// Maps a file of `size` bytes and checks its sum.
-pub fn map_checked(
-    allocator: std.mem.Allocator,
-    dir: std.fs.Dir,
-    name: []const u8,
-    size: usize,
-    checksum: u64,
-    diagnostic: *Diagnostic,
-) Error!Mapped {
+/// Maps a file that the manifest names, and checks its size and sum.
+pub fn map_checked(allocator: std.mem.Allocator, dir: std.fs.Dir, entry: layout.manifest.File, diagnostic: *Diagnostic) Error!Mapped {
+    const checksum = std.fmt.parseInt(u64, entry.checksum, 16) catch return bad_manifest(diagnostic, entry.name);
+    const size = std.math.cast(usize, entry.bytes) orelse return error.OutOfMemory;
+    const name = entry.name;
     const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
     defer file.close();
     const found = file.getEndPos() catch |err| return diagnostics.file_error(diagnostic, name, "stat", err);

@@ -171,8 +171,7 @@ pub const Levels = struct {
 
     /// `codes` has what codes of pages and of vectors have in common.
     pub fn load(self: *const Levels, allocator: std.mem.Allocator, dir: std.fs.Dir, file: layout.manifest.File, number: usize, dim: u32, codes: *const quant.Codes, diagnostic: *Diagnostic) Error!Loaded {
-        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
-        var mapped = try files.map_checked(allocator, dir, file.name, @intCast(file.bytes), sum, diagnostic);
+        var mapped = try files.map_checked(allocator, dir, file, diagnostic);
         defer mapped.free();
         return switch (self.header) {
             .uppers => |*header| .{ .uppers = try self.load_uppers(header, mapped.bytes, number, codes, file.name, diagnostic) },

@@ -181,18 +181,7 @@ pub const Reader = struct {
         }
         const whole = codes_memory.bytes;
         @memcpy(mean, std.mem.bytesAsSlice(f32, whole[@sizeOf(layout.headers.Codes)..][0 .. header.dim_in * 4]));
-        const codes: quant.Codes = .{
-            .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
-            .n = @intCast(header.n),
-            .bytes = if (is_whole) @alignCast(whole[@intCast(header.codes_offset())..]) else &.{},
-            .factors = if (is_whole) @alignCast(std.mem.bytesAsSlice(u32, whole[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])) else &.{},
-            .center_ids = if (is_whole) whole[@intCast(header.center_ids_offset())..][0..@intCast(header.n)] else &.{},
-            .centers = @alignCast(std.mem.bytesAsSlice(f32, whole[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
-            .form = space.form(metric),
-            .norm2_per_f2 = header.norm2_per_f2,
-            .tan_upper = header.tan_upper,
-            .tan_full = header.tan_full,
-        };
+        const codes = codes_in(&header, metric, whole, is_whole);
         if (!files.codes_valid(&codes) or !files.all_finite(mean) or !files.all_finite(codes.centers)) return files.bad_file(diagnostic, files.file_codes);
         var of_pages: ?page_codes.Loaded = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, header.dim_in, &codes, diagnostic) else null;
         errdefer if (of_pages) |*found| found.deinit(allocator);
@@ -238,6 +227,22 @@ pub const Reader = struct {
         return self;
     }
 
+    /// The codes of a file. If only its head is given, it has centers alone.
+    fn codes_in(header: *const layout.headers.Codes, metric: Metric, bytes: []align(8) const u8, is_whole: bool) quant.Codes {
+        return .{
+            .params = .{ .dim = header.dim_code, .memory_bits = @intCast(header.memory_bits), .record_bits = @intCast(header.record_bits) },
+            .n = @intCast(header.n),
+            .bytes = if (is_whole) @alignCast(bytes[@intCast(header.codes_offset())..]) else &.{},
+            .factors = if (is_whole) @alignCast(std.mem.bytesAsSlice(u32, bytes[@intCast(header.factors_offset())..][0..@intCast(header.n * 4)])) else &.{},
+            .center_ids = if (is_whole) bytes[@intCast(header.center_ids_offset())..][0..@intCast(header.n)] else &.{},
+            .centers = @alignCast(std.mem.bytesAsSlice(f32, bytes[@intCast(header.centers_offset())..][0..@intCast(header.centers_bytes())])),
+            .form = space.form(metric),
+            .norm2_per_f2 = header.norm2_per_f2,
+            .tan_upper = header.tan_upper,
+            .tan_full = header.tan_full,
+        };
+    }
+
     /// Closes the folder and the files in it. The few calls that read pages or vectors use these descriptors of the same
     /// files, which stay open as long as the reader. Where links.bin or page_codes.bin cannot be read, which those calls
     /// report, everything stays open.
@@ -275,14 +280,14 @@ pub const Reader = struct {
         self.block_adjacency = null;
     }
 
-    fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
+    const MappedLinks = struct { file: files.Mapped, header: layout.headers.Links, links: layout.links.Links };
+
+    /// The links in their file, which has the right sum and whose lists lie inside it.
+    pub fn map_links(self: *const Reader, diagnostic: *Diagnostic) Error!MappedLinks {
         const m = self.manifest();
         const file = m.file(files.file_links) orelse return files.bad_manifest(diagnostic, files.file_links);
-        const sum = std.fmt.parseInt(u64, file.checksum, 16) catch return files.bad_manifest(diagnostic, file.name);
-        const size = std.math.cast(usize, file.bytes) orelse return error.OutOfMemory;
-        // If fewer links are kept than were built, the file is only passed through: it is never in memory whole.
-        var mapped = try files.map_checked(self.allocator, self.dir, file.name, size, sum, diagnostic);
-        defer mapped.free();
+        var mapped = try files.map_checked(self.allocator, self.dir, file, diagnostic);
+        errdefer mapped.free();
         const memory = mapped.bytes;
         if (file.bytes < @sizeOf(layout.headers.Links)) return files.bad_file(diagnostic, files.file_links);
         const header = std.mem.bytesToValue(layout.headers.Links, memory[0..@sizeOf(layout.headers.Links)]);
@@ -303,7 +308,36 @@ pub const Reader = struct {
             .heap = memory[at + @as(usize, groups) * layout.links.group_size ..][0..@intCast(header.heap_bytes)],
         };
         links.verify() catch return files.bad_file(diagnostic, files.file_links);
+        return .{ .file = mapped, .header = header, .links = links };
+    }
 
+    /// Reads codes and links of vectors once, without keeping them.
+    pub fn check_codes_and_links(self: *const Reader, diagnostic: *Diagnostic) Error!void {
+        const file = self.manifest().file(files.file_codes) orelse return files.bad_manifest(diagnostic, files.file_codes);
+        var mapped_codes = try files.map_checked(self.allocator, self.dir, file, diagnostic);
+        defer mapped_codes.free();
+        if (!files.codes_valid(&codes_in(&self.header, self.metric, mapped_codes.bytes, true))) return files.bad_file(diagnostic, files.file_codes);
+        files.forget(mapped_codes.bytes);
+        var mapped = try self.map_links(diagnostic);
+        defer mapped.file.free();
+        if (mapped.header.links_built == 0) return;
+        var ids: [layout.adjacency.neighbors_max]u32 = undefined;
+        for (0..self.n()) |vertex| {
+            _ = mapped.links.decode(@intCast(vertex), &ids) catch {
+                diagnostic.in_file(files.file_links, "the links of vertex {d} are damaged", .{vertex});
+                return error.Corrupt;
+            };
+            if (vertex % 65_536 == 65_535) files.forget(mapped.file.bytes);
+        }
+    }
+
+    fn load_links(self: *Reader, options: Options, resident: u64, diagnostic: *Diagnostic) Error!void {
+        // If fewer links are kept than were built, the file is only passed through: it is never in memory whole.
+        var mapped = try self.map_links(diagnostic);
+        defer mapped.file.free();
+        const memory = mapped.file.bytes;
+        const links = mapped.links;
+        const header = mapped.header;
         const built = header.links_built;
         if (built == 0) {
             // Navigation would stay where it begins.
