@@ -24,6 +24,9 @@ from velo.types import AnyArray
 # Arrow raises what its kernels raise, and memory errors for sizes that cannot be.
 _ARROW_FAILURES = (pa.ArrowException, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError)
 
+#: Row numbers that are checked together: temporary arrays stay small beside millions of rows.
+_CHECKED_AT_ONCE = 65_536
+
 
 def read_failure(error: OSError, file: str) -> VeloError:
     """The error for a file of an index that cannot be read.
@@ -104,9 +107,10 @@ def damage(file: str) -> Iterator[None]:
 
 def check_permutation(rows: AnyArray, file: str) -> None:
     """Refuse row numbers that are no permutation."""
-    inside = (rows >= 0) & (rows < len(rows))
     seen = np.zeros(len(rows), bool)
-    seen[rows[inside]] = True
+    for start in range(0, len(rows), _CHECKED_AT_ONCE):
+        some = rows[start : start + _CHECKED_AT_ONCE]
+        seen[some[(some >= 0) & (some < len(rows))]] = True
     if not seen.all():
         at = int(np.flatnonzero(~seen)[0])
         raise CorruptIndexError(f"{file} says of no vector that it is row {at}", file=file, row=at)
