@@ -214,7 +214,8 @@ def kill_one(path: Path, ledger: Ledger, seed: int, durability: str, seconds: fl
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)
         ledger.read([opened, *process.stdout.readlines()])
-    with velo.open(path, threads=1) as index:
+    # A reader may see a call under way only once the next writer has taken it over.
+    with velo.open(path, writable=True, threads=1) as index:
         ledger.settle(found_in(index))
 
 
@@ -297,7 +298,8 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
         for one in each:
             one.kill()
     velo.verify(path)
-    with velo.open(path, threads=1) as index:
+    # A reader may see a call under way only once the next writer has taken it over.
+    with velo.open(path, writable=True, threads=1) as index:
         found = found_in(index)
     for number, one in enumerate(each):
         one.read()

@@ -69,7 +69,8 @@ def test_kills_of_deletes(tmp_path: Path, random: np.random.Generator, durabilit
             elif word == "done":
                 acknowledged |= pending
                 pending = set()
-        with velo.open(path, threads=1) as index:
+        # A reader may see the call under way only once the next writer has taken it over.
+        with velo.open(path, writable=True, threads=1) as index:
             found = index.search(vectors[:1], N, list_size=4096)
             live = set(found.ids[0, : int(found.counts[0])].tolist())
             dead = set(range(N)) - live
