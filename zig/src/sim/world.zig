@@ -290,14 +290,14 @@ pub const World = struct {
         if (view.sequence <= self.model.sequence) {
             if (!std.mem.eql(u16, self.model.state_at(view.sequence), &state)) return error.HalfSeen;
         } else if (!self.is_being_written(view.sequence, &state)) return error.NeverWritten;
-        // Without a page a reader shows what it finds.
-        if (!process.is_writer and !self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
+        // Without a page a handle shows what it finds.
+        if (!self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
         if (view.sequence > process.shown) try self.check_synced(view.sequence);
     }
 
     fn has_page(self: *const World, live: *const Live) bool {
         const page = live.page orelse return false;
-        return page.is_valid(self.disk.boot_id) and page.generation.raw == live.generation;
+        return !live.lost_page and page.is_valid(self.disk.boot_id) and page.generation.raw == live.generation;
     }
 
     /// The call that has the lock wrote its record, and has not given the lock back.
