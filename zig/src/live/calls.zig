@@ -205,7 +205,10 @@ pub fn Calls(comptime Live: type) type {
                 try self.put_aside(diagnostic);
                 self.store.truncate(self.wal.?, self.position.offset) catch |err| return file_error(diagnostic, self.wal_name.?, "truncate", err);
             }
-            if (!is_sound(self)) return self.make_checkpoint(diagnostic);
+            if (!is_sound(self)) {
+                try self.make_checkpoint(diagnostic);
+                return self.remove_old_names(diagnostic); // of a first write that did not finish
+            }
             const page = self.page.?;
             if (self.sequence > page.sequence.load(.acquire)) page.append(self.sequence, true); // nobody told how durable it must be
         }
@@ -276,10 +279,10 @@ pub fn Calls(comptime Live: type) type {
 
         /// With `mutex`.
         fn follow(self: *Live, diagnostic: *Diagnostic) Error!Found {
-            if (self.page) |page| if (!self.lost_page and !self.poisoned and page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation) {
+            if (self.is_told()) {
                 if (self.generation == 0 and !self.is_written()) return .nothing;
                 if (self.generation != 0 and self.generation == self.wal_generation) if (try follow_log(self, diagnostic)) |found| return found;
-            };
+            }
             self.seen.lock();
             defer self.seen.unlock();
             defer self.shown_sequence = if (self.options.writable) self.shown_sequence else self.sequence;

@@ -190,6 +190,7 @@ pub fn Live(comptime Store: type) type {
         pub const is_sound = calls.is_sound;
         pub const apply_log = replay.apply_log;
         pub const limits = replay.limits;
+        pub const is_told = replay.is_told;
         pub const look = replay.look;
         pub const read_log = replay.read_log;
         pub const replay_all = replay.replay_all;

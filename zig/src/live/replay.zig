@@ -104,7 +104,8 @@ pub fn Replay(comptime Live: type) type {
             self.wal = file;
             self.wal_generation = self.generation;
             self.synced_offset = self.position.promise;
-            self.synced_sequence = @max(self.synced_sequence, self.manifest_sequence);
+            // The rename of a manifest whose writer did not finish may not be on the device.
+            if (self.is_told()) self.synced_sequence = @max(self.synced_sequence, self.manifest_sequence);
             self.checkpoint_at = self.checkpoint_bytes(self.segments.items);
             state[0].release();
             var waiting = state[1];
@@ -165,10 +166,16 @@ pub fn Replay(comptime Live: type) type {
             has_promise: bool,
         };
 
+        /// Whether the page knows of the manifest that was read.
+        pub fn is_told(self: *const Live) bool {
+            const page = self.page orelse return false;
+            return !self.lost_page and page.is_valid(self.boot) and page.generation.load(.acquire) == self.generation;
+        }
+
         /// Without the folder's lock. A reader reads only what it may show; a writer knows of all that is acknowledged, or will be.
         pub fn limits(self: *Live) Limits {
-            const page = self.page orelse return .{};
-            if (self.lost_page or self.poisoned or !page.is_valid(self.boot) or page.generation.load(.acquire) != self.generation) return .{};
+            if (!self.is_told()) return .{};
+            const page = self.page.?;
             const visible = page.visible.load(.acquire);
             return if (self.options.writable) .{ .read = page.sequence.load(.acquire), .shown = visible } else .{ .read = visible };
         }
