@@ -8,6 +8,11 @@ pub const slots = 192;
 pub const State = [slots]u16;
 pub const call_max = 5;
 
+/// Behind the last id that has a row.
+pub fn rows_end(state: *const State) u64 {
+    return if (std.mem.lastIndexOfNone(u16, state, &.{0})) |last| last + 1 else 0;
+}
+
 pub const Outcome = enum { done, duplicate, stale };
 
 /// What a call asks for.

@@ -50,6 +50,9 @@ const Process = struct {
     /// The last change when it gave the lock back.
     unlocked_at: u64 = 0,
     was_poisoned: bool = false,
+    /// Numbers that its call asks for, and the first, if no row and no other call had them.
+    reserves: u64 = 0,
+    reserved: ?u64 = null,
     acknowledged: u64 = 0,
     /// Commits when it followed last: a view may lack later ones.
     commits_seen: u64 = 0,
@@ -160,13 +163,19 @@ pub const World = struct {
                     .waits = live.options.durability == .sync,
                     .node = process.handle.?.store.node_of_file(live.wal.?),
                     .end = live.position.offset,
-                    .next_row = live.next_row,
+                    .next_row = if (call.op.is_numbered) call.first + call.op.count() else 0,
                 });
                 process.unlocked_at = self.model.sequence;
                 call.written = self.model.sequence;
                 self.tell("{d} writes {d}", .{ self.number_of(process), self.model.sequence });
             } else try self.note_attempt(call);
         };
+        if (process.reserves > 0) {
+            const first = live.next_row -| process.reserves;
+            process.reserved = if (first >= self.model.next_row) first else null;
+            if (process.reserved != null) self.model.next_row = live.next_row;
+            process.reserves = 0;
+        }
         if (live.poisoned and !process.was_poisoned) {
             process.was_poisoned = true;
             try self.observe(live.options.durability == .sync);
@@ -226,7 +235,7 @@ pub const World = struct {
         const state = try handle.state_of(view, null);
         const log = if (handle.live.wal_name) |name| self.disk.names.get(name).? else 0;
         self.tell("there is {d}", .{view.sequence});
-        _ = try self.model.see(view.sequence, &state, .{ .waits = waits, .node = log, .end = handle.live.position.offset, .next_row = handle.live.next_row });
+        _ = try self.model.see(view.sequence, &state, .{ .waits = waits, .node = log, .end = handle.live.position.offset, .next_row = if (self.is_numbered) model_file.rows_end(&state) else 0 });
     }
 
     fn open_observer(self: *World, handle: *Handle) !void {
@@ -471,13 +480,13 @@ pub const World = struct {
             0 => {
                 try live.checkpoint(diagnostic);
                 try handle.store.expect_alive();
-                if (!live.moved) self.model.acknowledge(0, process.unlocked_at);
+                if (!live.moved) self.keep(process, process.unlocked_at);
             },
             1 => {
                 const sequence = live.sequence;
                 try live.sync(diagnostic);
                 try handle.store.expect_alive();
-                self.model.acknowledge(0, sequence);
+                self.keep(process, sequence);
             },
             2 => try live.sweep(diagnostic),
             3 => try self.add_columns(process),
@@ -487,7 +496,7 @@ pub const World = struct {
                 if (self.prng.boolean()) {
                     try live.finish(diagnostic);
                     try handle.store.expect_alive();
-                    self.model.acknowledge(0, sequence);
+                    self.keep(process, sequence);
                 }
                 self.close(process);
             },
@@ -499,6 +508,12 @@ pub const World = struct {
             18, 19 => try self.follow(process),
             else => try self.insert(process, .upsert),
         }
+    }
+
+    /// A call that writes none says that all up to this change is durable.
+    fn keep(self: *World, process: *const Process, sequence: u64) void {
+        self.tell("{d} keeps {d}", .{ self.number_of(process), sequence });
+        self.model.acknowledge(0, sequence);
     }
 
     fn take_moment(self: *World, process: *Process) !void {
@@ -526,7 +541,7 @@ pub const World = struct {
         try testing.expect(done.durable);
         self.columns = @max(self.columns, count);
         self.wrote = true;
-        self.model.acknowledge(0, process.unlocked_at);
+        self.keep(process, process.unlocked_at);
     }
 
     // ---- calls that write ----
@@ -696,6 +711,8 @@ pub const World = struct {
             .vectors = "",
             .request = try std.fmt.allocPrint(allocator, "large {d}", .{self.next_value}),
         };
+        process.reserves = if (self.is_numbered) count else 0;
+        process.reserved = null;
         const reserved = try live.reserve(given, null, &handle.diagnostic);
         try handle.store.expect_alive();
         switch (reserved.outcome) {
@@ -704,10 +721,7 @@ pub const World = struct {
             else => return testing.expect(!is_upsert and !self.is_numbered and reserved.outcome == .duplicate),
         }
         self.wrote = true;
-        if (self.is_numbered) {
-            if (reserved.row < self.model.next_row) return error.NumberGivenTwice;
-            self.model.next_row = reserved.row + count;
-        }
+        if (self.is_numbered and process.reserved != reserved.row) return error.NumberGivenTwice;
         const rows = try allocator.alloc(SegmentRow, count);
         for (rows, values, 0..) |*row, value, i| row.* = .{ .id = if (self.is_numbered) @intCast(reserved.row + i) else ids[i], .value = value };
         self.prng.shuffle(SegmentRow, rows);
@@ -756,7 +770,7 @@ pub const World = struct {
 
     /// Others come in between. The handle that holds the folder then; null: it is gone.
     fn goes_on(self: *World, process: *Process, path: []const u8) !?*Handle {
-        if (!try self.others(process) and self.disk.crashed) return null;
+        if (process.handle == null or !try self.others(process) and self.disk.crashed) return null;
         return self.holder_of(process, path);
     }
 
@@ -885,7 +899,7 @@ pub const World = struct {
             switch (done.outcome) {
                 .done => {
                     self.commits += 1;
-                    self.model.acknowledge(0, process.unlocked_at);
+                    self.keep(process, process.unlocked_at);
                     return path;
                 },
                 .moved => try self.open_again(process),
