@@ -128,7 +128,7 @@ pub fn Calls(comptime Live: type) type {
             if (!(self.store.page_is_linked() catch true)) try renew_page(self, diagnostic);
             if (self.wal) |file| {
                 const found = self.store.stat(file) catch |err| return file_error(diagnostic, self.wal_name.?, "stat", err);
-                const is_same = found.is_linked and found.size == self.position.offset and self.generation == self.wal_generation;
+                const is_same = found.is_linked and found.size == self.position.offset and self.generation == self.wal_generation and !self.may_be_replaced;
                 if (!is_same or !is_sound(self)) return catch_up_slowly(self, found.is_linked and found.size >= self.position.offset, diagnostic);
             } else if (self.is_written() or (self.store.exists(manifest_file.file_name) catch |err| return file_error(diagnostic, manifest_file.file_name, "stat", err))) {
                 return catch_up_slowly(self, false, diagnostic);
@@ -146,8 +146,9 @@ pub fn Calls(comptime Live: type) type {
                     error.Corrupt => null, // the manifest may say otherwise
                     else => return err,
                 };
-                if (replayed) |one| end = one.end;
-                is_known = replayed != null and !(replayed.?.has_promise and try is_replaced(self, diagnostic));
+                end = replayed orelse .whole;
+                is_known = replayed != null and !(self.may_be_replaced and try is_replaced(self, diagnostic));
+                if (is_known) self.may_be_replaced = false;
             }
             if (!is_known) end = try read_anew(self, diagnostic) orelse return false;
             try settle(self, end, diagnostic);
@@ -155,7 +156,7 @@ pub fn Calls(comptime Live: type) type {
         }
 
         /// Records behind those that are known; `mutex` is held.
-        fn read_on(self: *Live, limits: Live.Limits, diagnostic: *Diagnostic) Error!Live.Replayed {
+        fn read_on(self: *Live, limits: Live.Limits, diagnostic: *Diagnostic) Error!wal_file.End {
             errdefer self.generation = 0; // whatever it did: all is read anew
             const first = self.position.offset;
             const bytes = try self.read_log(self.wal.?, first, diagnostic);
@@ -193,9 +194,10 @@ pub fn Calls(comptime Live: type) type {
             const page = self.page.?;
             const is_told = page.generation.load(.acquire) == self.generation;
             const replayed = try self.replay_all(if (is_told) .{ .shown = page.visible.load(.acquire) } else .{}, diagnostic);
+            self.may_be_replaced = false; // the manifest cannot have changed since
             self.layout += 1; // another delta: who keeps rows of the former one has to read them again
             _ = self.version.fetchAdd(1, .acq_rel);
-            return replayed.end;
+            return replayed;
         }
 
         /// With the lock, once all is read: what a writer that was killed left behind.

@@ -186,7 +186,6 @@ pub fn Live(comptime Store: type) type {
         const first_write = first_write_file.FirstWrite(Self);
         pub const File = Store.File;
         pub const Limits = replay.Limits;
-        pub const Replayed = replay.Replayed;
         pub const is_sound = calls.is_sound;
         pub const apply_log = replay.apply_log;
         pub const limits = replay.limits;
@@ -268,6 +267,8 @@ pub fn Live(comptime Store: type) type {
         boot: [16]u8,
         /// Somebody deleted it: others may use another one by now.
         lost_page: bool = false,
+        /// A record that changes nothing was read: it may be the last word of this log, and another manifest may be there.
+        may_be_replaced: bool = false,
         /// Counts what may have changed what a view shows.
         version: std.atomic.Value(u64) = .init(1),
         begun: bool = false,

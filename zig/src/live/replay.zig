@@ -65,7 +65,7 @@ pub fn Replay(comptime Live: type) type {
 
         /// Tombstones and the whole log of the manifest, into a new delta; `seen` is held, or nobody looks yet. If it fails all that
         /// searches see stays as it was.
-        pub fn replay_all(self: *Live, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
+        pub fn replay_all(self: *Live, given: Limits, diagnostic: *Diagnostic) Error!wal_file.End {
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
             const before = try arena.allocator().alloc([2][]const u64, self.segments.items.len);
@@ -160,12 +160,6 @@ pub fn Replay(comptime Live: type) type {
 
         /// How far a log is read, and how far of that searches see it.
         pub const Limits = struct { read: u64 = std.math.maxInt(u64), shown: u64 = std.math.maxInt(u64) };
-        pub const Replayed = struct {
-            end: wal_file.End,
-            /// A record that changes nothing was among them: the log may have ended with it.
-            has_promise: bool,
-        };
-
         /// Whether the page knows of the manifest that was read.
         pub fn is_told(self: *const Live) bool {
             const page = self.page orelse return false;
@@ -181,12 +175,11 @@ pub fn Replay(comptime Live: type) type {
         }
 
         /// The records of `bytes`, which stand at `first`, from `position` on; `seen` is held, or nobody looks yet.
-        pub fn apply_log(self: *Live, bytes: []const u8, first: u64, given: Limits, diagnostic: *Diagnostic) Error!Replayed {
+        pub fn apply_log(self: *Live, bytes: []const u8, first: u64, given: Limits, diagnostic: *Diagnostic) Error!wal_file.End {
             _ = self.show_waiting(given.shown);
-            var has_promise = false;
             var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };
             while (scanner.next()) |record| {
-                if (record.sequence > given.read) return .{ .end = .whole, .has_promise = has_promise };
+                if (record.sequence > given.read) return .whole;
                 const is_shown = record.sequence <= given.shown;
                 try apply(self, &record, is_shown, diagnostic);
                 self.position = scanner.position;
@@ -194,11 +187,10 @@ pub fn Replay(comptime Live: type) type {
                 self.synced_offset = @max(self.synced_offset, self.position.promise);
                 if (record.sequence == self.manifest_sequence) self.wal_begin = self.position.offset;
                 self.last_is_promise = record.kind == .promise and record.payload.len == 0;
-                has_promise = has_promise or record.kind == .promise;
+                if (record.kind == .promise) self.may_be_replaced = true;
                 if (is_shown) self.shown_sequence = record.sequence;
             }
-            const end = scanner.end() catch return diagnostics.damaged(diagnostic, self.wal_name.?, "is damaged at byte {d}", .{scanner.position.offset});
-            return .{ .end = end, .has_promise = has_promise };
+            return scanner.end() catch diagnostics.damaged(diagnostic, self.wal_name.?, "is damaged at byte {d}", .{scanner.position.offset});
         }
 
         /// One that is not shown waits, as if it were our own.
