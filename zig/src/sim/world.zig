@@ -496,7 +496,8 @@ pub const World = struct {
                 if (self.prng.boolean()) {
                     try live.finish(diagnostic);
                     try handle.store.expect_alive();
-                    self.keep(process, sequence);
+                    // Of a call that failed its caller knows.
+                    if (!live.poisoned) self.keep(process, sequence);
                 }
                 self.close(process);
             },
