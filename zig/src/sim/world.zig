@@ -301,7 +301,10 @@ pub const World = struct {
         } else if (!self.is_being_written(view.sequence, &state)) return error.NeverWritten;
         // Without a page a handle shows what it finds.
         if (!self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
-        if (view.sequence > process.shown) try self.check_synced(view.sequence);
+        if (view.sequence > process.shown) self.check_synced(view.sequence) catch |err| {
+            self.tell("{d} sees {d} too early, {d} is synced, page {any}", .{ self.number_of(process), view.sequence, self.model.synced, handle.live.page });
+            return err;
+        };
     }
 
     fn has_page(self: *const World, live: *const Live) bool {
@@ -325,9 +328,16 @@ pub const World = struct {
         const model = &self.model;
         while (model.synced < @min(sequence, model.sequence)) : (model.synced += 1) {
             const written = &model.entry_at(model.synced + 1).written;
-            // Once the log is gone a manifest holds what it held.
-            if (written.waits and self.disk.is_linked(written.node) and !self.disk.is_durable(written.node, written.end)) return error.ShownTooEarly;
+            if (!written.waits or self.disk.is_durable(written.node, written.end)) continue;
+            if (try self.durable_sequence() <= model.synced) return error.ShownTooEarly;
         }
+    }
+
+    /// The last change that the manifest holds which a crash leaves.
+    fn durable_sequence(self: *World) !u64 {
+        const node = self.disk.durable_names.get(live_room.manifest.file_name) orelse return 0;
+        const text = self.disk.nodes.items[node].durable.items;
+        return (try live_room.manifest.parse(self.arena.allocator(), text)).sequence;
     }
 
     fn follow(self: *World, process: *Process) !void {
