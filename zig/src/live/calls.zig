@@ -370,7 +370,8 @@ pub fn Calls(comptime Live: type) type {
             if (self.retired) |one| self.store.close(one);
             self.retired = null;
             failure catch |err| {
-                if (known_synced(self) >= reached) return; // another process made a checkpoint meanwhile
+                // Another process made a checkpoint meanwhile. Else this log is broken, also where only a record without a change got lost.
+                if (known_synced(self) >= reached and page.generation.load(.acquire) != generation) return;
                 self.poisoned = true;
                 page.broken.store(generation, .release);
                 return file_error(diagnostic, self.wal_name.?, "sync", err);
