@@ -232,16 +232,19 @@ def test_filtered_searches_by_recall_find_only_matching_rows(world: World, name:
     queries = world.random.normal(size=(20, DIM)).astype(np.float32)
     found = world.index.search(queries, 10, filter=condition, recall=0.95)
     awaited = asyncio.run(world.index.search_async(queries, 10, filter=condition, recall=0.95))
-    hits = wanted = 0
-    for query in range(len(queries)):
-        ids, _ = world.nearest(queries[query], passes)
-        got = found.ids[query, : int(found.counts[query])].tolist()
-        assert len(got) == len(set(got)) == min(10, len(ids))
-        assert set(got) <= set(ids)
-        hits += len(set(got) & set(ids[:10]))
-        wanted += min(10, len(ids))
-    assert hits >= 0.85 * wanted  # of few rows and queries: bench measures recall
-    assert (awaited.ids == found.ids).all()
+    for answer in (found, awaited):
+        hits = wanted = 0
+        for query in range(len(queries)):
+            ids, _ = world.nearest(queries[query], passes)
+            got = answer.ids[query, : int(answer.counts[query])].tolist()
+            assert len(got) == len(set(got)) == min(10, len(ids))
+            assert set(got) <= set(ids)
+            hits += len(set(got) & set(ids[:10]))
+            wanted += min(10, len(ids))
+        assert hits >= 0.85 * wanted  # of few rows and queries: bench measures recall
+    # Without links in memory an answer may depend on the order in which pages arrive.
+    if world.index.info()["plan"] == "links_in_memory":
+        assert (awaited.ids == found.ids).all()
 
 
 def test_several_filters_one_a_query(world: World) -> None:
