@@ -163,6 +163,8 @@ fn ask(segments: *const Segments, only: ?usize, exact: bool, answers: *Answers) 
 }
 
 test "several segments are searched as one index would be, in as many rounds" {
+    var vector_reads: u32 = 0;
+    var vector_reads_together: u32 = 0;
     for ([_]struct { search.Plan, bool }{ .{ .links_in_memory, false }, .{ .links_in_memory, true }, .{ .links_on_disk, false }, .{ .walk, false } }) |case| {
         const plan, const in_blocks = case;
         var segments: Segments = undefined;
@@ -170,6 +172,8 @@ test "several segments are searched as one index would be, in as many rounds" {
         defer segments.deinit();
         try segments.start(.{});
         defer segments.stop();
+        var coded_reads: u32 = 0;
+        var coded_reads_together: u32 = 0;
         for ([_]bool{ false, true }) |exact| {
             errdefer std.debug.print("{t}, in blocks {}, exact {}\n", .{ plan, in_blocks, exact });
             var together: Answers = .{};
@@ -202,8 +206,17 @@ test "several segments are searched as one index would be, in as many rounds" {
                 .walk => try testing.expect(reads_together < reads),
             }
             try testing.expect(rounds_together < rounds * 2 / 3);
+            if (exact) {
+                vector_reads += reads - coded_reads;
+                vector_reads_together += reads_together - coded_reads_together;
+            }
+            coded_reads = reads;
+            coded_reads_together = reads_together;
         }
     }
+    // Vectors are read within a bound of all segments, too.
+    errdefer std.debug.print("reads of vectors {d} of {d}\n", .{ vector_reads_together, vector_reads });
+    try testing.expect(vector_reads_together < vector_reads * 6 / 7);
 }
 
 test "thousands of runs of several segments under faults, on several threads: the right answer or an error, and each segment closes" {
