@@ -350,7 +350,12 @@ pub fn Calls(comptime Live: type) type {
                 if (moved == null) leave_quietly(self);
             } else |_| {}
             self.mutex.lock();
-            _ = try entered;
+            if (try entered != null) {
+                // Who changed the segments knew all of ours, so its manifest holds it. It may have been killed before it told.
+                try diagnostics.sync_folder(self.store, ".", diagnostic);
+                self.synced_sequence = @max(self.synced_sequence, sequence);
+                self.page.?.forget();
+            }
             if (known_synced(self) < sequence and !is_sound(self)) return not_synced(diagnostic);
         }
 

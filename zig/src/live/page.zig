@@ -68,6 +68,12 @@ pub const Page = extern struct {
         _ = self.changes.fetchAdd(1, .acq_rel);
     }
 
+    /// Until the next manifest everybody looks at the folder itself.
+    pub fn forget(self: *Page) void {
+        self.generation.store(0, .release);
+        _ = self.changes.fetchAdd(1, .acq_rel);
+    }
+
     /// All changes up to this one are on the device now.
     pub fn sync(self: *Page, sequence: u64) void {
         const synced = @max(sequence, self.synced.fetchMax(sequence, .acq_rel));
