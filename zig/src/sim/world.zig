@@ -56,6 +56,7 @@ const Process = struct {
     acknowledged: u64 = 0,
     /// Commits when it followed last: a view may lack later ones.
     commits_seen: u64 = 0,
+    may_be_stale: bool = false,
     /// Seen where there was no page.
     shown: u64 = 0,
 };
@@ -333,7 +334,10 @@ pub const World = struct {
             if (try self.durable_sequence() <= model.synced) {
                 const node = &self.disk.nodes.items[written.node];
                 self.tell("node {d} end {d}: durable {d} current {d} first difference {any}", .{ written.node, written.end, node.durable.items.len, node.current.items.len, std.mem.indexOfDiff(u8, node.durable.items, node.current.items) });
-                for (node.unsynced.items) |one| self.tell("at {d} {any}", .{ one.at, switch (one.what) { .write => |w| w.offset, .truncate => |l| l } });
+                for (node.unsynced.items) |one| self.tell("at {d} {any}", .{ one.at, switch (one.what) {
+                    .write => |w| w.offset,
+                    .truncate => |l| l,
+                } });
                 return error.ShownTooEarly;
             }
         }
@@ -429,6 +433,7 @@ pub const World = struct {
         process.was_poisoned = false;
         process.acknowledged = 0;
         process.shown = 0;
+        process.may_be_stale = false;
         handle.store.kill_in = std.math.maxInt(u64);
         try self.follow(process);
     }
@@ -906,24 +911,29 @@ pub const World = struct {
             path = try self.new_segment(process);
             try self.write_segment(process.handle.?, path, rows);
         }
+        var may_be_stale = false;
         // A view of one handle is good for another.
         while (if (rows.len > 0) self.holder_of(process, path) else process.handle) |handle| {
             if (rows.len > 0) {
                 what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
                 try handle.keep_rows(path, rows);
             }
-            errdefer self.commits += 1; // it may be there nonetheless
+            errdefer for (self.processes) |*one| {
+                one.may_be_stale = true; // it may be there nonetheless, and nobody was told
+            };
             const done = try handle.live.commit(what, &handle.diagnostic);
             try handle.store.expect_alive();
             self.tell("{d} commits: {t}", .{ self.number_of(process), done.outcome });
+            may_be_stale = may_be_stale or process.may_be_stale;
             switch (done.outcome) {
                 .done => {
+                    process.may_be_stale = false;
                     self.commits += 1;
                     self.keep(process, process.unlocked_at);
                     return path;
                 },
                 .moved => try self.open_again(process),
-                .stale => if (self.commits == commits) return error.StaleWithoutCause else return null,
+                .stale => return if (self.commits == commits and !may_be_stale) error.StaleWithoutCause else null,
                 else => return error.UnexpectedOutcome,
             }
         }
