@@ -273,7 +273,7 @@ class Writer:
 
 
 def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability: str) -> tuple[int, int]:
-    """Stop or kill one of several processes that write to one index, again and again; kills and rows."""
+    """Stop or kill one of several processes that write to one index; kills and acknowledged calls."""
     path = created(folder / "beside.velo")
     random = np.random.default_rng(seed)
     each = [Writer(path, number, writers, durability) for number in range(writers)]
@@ -309,7 +309,7 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
     given = set().union(*(one.given for one in each))
     strange = [key for key, row in found.items() if SHARED <= key < TICKS and (key, row[0]) not in given]
     assert not strange, f"ids {strange} have values that no writer gave them"
-    return kills, len(found)
+    return kills, sum(one.ledger.calls for one in each)
 
 
 def main() -> None:
@@ -323,11 +323,13 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velo-kills-") as folder:
         if asked.minutes is None:
-            kills, rows = asked.count, run(Path(folder), asked.count, asked.seed, asked.durability)
+            rows = run(Path(folder), asked.count, asked.seed, asked.durability)
+            done = f"{asked.count} kills, {rows} rows in the end"
         else:
             seconds = 60 * asked.minutes
-            kills, rows = run_beside(Path(folder), asked.writers, seconds, asked.seed, asked.durability)
-    print(f"{kills} kills (seed {asked.seed}, {asked.durability}): nothing lost, {rows} rows in the end")
+            kills, calls = run_beside(Path(folder), asked.writers, seconds, asked.seed, asked.durability)
+            done = f"{kills} kills, {calls} acknowledged calls"
+    print(f"{done} (seed {asked.seed}, {asked.durability}): nothing lost")
 
 
 if __name__ == "__main__":

@@ -93,5 +93,5 @@ def test_kills_of_a_mixed_load(tmp_path: Path, durability: str) -> None:
 def test_kills_of_one_of_several_writers(tmp_path: Path, durability: str) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
-    killed, rows = kills.run_beside(tmp_path, 3, count(6, 60), seed, durability)
-    print(f"{killed} kills, {rows} rows")
+    killed, calls = kills.run_beside(tmp_path, 3, count(6, 60), seed, durability)
+    print(f"{killed} kills, {calls} calls")
