@@ -82,7 +82,7 @@ def _beside(
     turns: int = 1,
     seconds: float = 0.0,
 ) -> list[Results]:
-    """So many processes at once."""
+    """Processes that run at once."""
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(count)
     with ProcessPoolExecutor(count, spawn, _set_barrier, (barrier,)) as pool:

@@ -46,7 +46,7 @@ def test_an_index_may_be_collected_in_the_thread_of_its_own_merge(
     finally:
         gc.enable()
     with velo.open(tmp_path / "i", writable=True, threads=1) as again:
-        again.optimize()  # after the merge that nobody waits for any more
+        again.optimize()  # after the canceled merge
         assert len(again) == len(ROWS)
         assert len(again.info()["live"]["parts"]) == 1
 

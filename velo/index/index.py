@@ -853,8 +853,8 @@ class Index:
         ReadOnlyError
             The index was opened without ``writable=True``.
         BusyError
-            There was no room in `timeout_s`, or another process did not end its call, of which the message
-            names one; nothing was written.
+            There was no room in `timeout_s`, or another process did not end its call. The message
+            names it; nothing was written.
         BudgetTooSmallError
             The rows take more memory than new rows may, and `merge_memory` is too little for a part of them.
         NoSpaceError

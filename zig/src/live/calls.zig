@@ -4,7 +4,7 @@
 //! change makes it longer, also a new manifest, before it is there. Otherwise it reads the new records, or everything, before it
 //! does its work. Syncs happen without the lock, and the page (page.zig) says when searches may show a change.
 //!
-//! Locks are taken in this order: `turn`, the folder's, `mutex`, `seen`. Nobody waits for the first two with one of the others.
+//! Locks are taken in this order: `turn`, the folder's, `mutex`, `seen`. No thread waits for the first two while it holds one of the others.
 const std = @import("std");
 const base = @import("base");
 const diagnostics = @import("diagnostic.zig");
@@ -212,7 +212,7 @@ pub fn Calls(comptime Live: type) type {
                 return self.remove_old_names(diagnostic); // of a first write that did not finish
             }
             const page = self.page.?;
-            if (self.sequence > page.sequence.load(.acquire)) page.append(self.sequence, true); // nobody told how durable it must be
+            if (self.sequence > page.sequence.load(.acquire)) page.append(self.sequence, true); // its durability is unknown
         }
 
         /// Somebody deleted the page. The new one says nothing, so the call makes a checkpoint first.
@@ -311,7 +311,7 @@ pub fn Calls(comptime Live: type) type {
 
         // ---- syncs ----
 
-        /// The last change that is on the device, whoever synced it.
+        /// The last change on the device, synced by any process.
         pub fn known_synced(self: *Live) u64 {
             return @max(self.synced_sequence, if (self.page) |page| page.synced.load(.acquire) else 0);
         }
@@ -322,7 +322,7 @@ pub fn Calls(comptime Live: type) type {
             return page.generation.load(.acquire) == self.wal_generation and page.broken.load(.acquire) != self.wal_generation;
         }
 
-        /// One sync serves all who wait: whoever finds none under way makes it, without any lock. With `mutex`, and without the folder's.
+        /// One sync serves all waiting calls: a call that finds none running makes it, without any lock. With `mutex`, and without the folder's.
         pub fn wait_until_synced(self: *Live, sequence: u64, diagnostic: *Diagnostic) Error!void {
             while (known_synced(self) < sequence) {
                 if (self.poisoned) return not_synced(diagnostic);

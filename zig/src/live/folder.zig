@@ -254,7 +254,7 @@ pub fn Live(comptime Store: type) type {
         turn: std.Thread.Mutex = .{},
         /// A writer's, also while it makes a new manifest.
         mutex: std.Thread.Mutex = .{},
-        /// Whoever has `mutex` has the folder's lock, too, and has read all that was written.
+        /// The holder of `mutex` has the folder's lock, too, and has read all that was written.
         is_current: std.atomic.Value(bool) = .init(false),
         /// Guards also what views copy, and is held for no sync: no search waits for the device. Taken after
         /// `mutex` where both are.
@@ -291,7 +291,7 @@ pub fn Live(comptime Store: type) type {
         requests: manifest_file.Requests = .{},
         generation: u64 = 0,
         next_row: u64 = 0,
-        /// Below it, and of rows that are still to come, in any process: nobody was told them.
+        /// Numbers below `next_row` of rows that are still to come, in any process; no caller knows them yet.
         reserved: std.ArrayList(Numbers) = .empty,
         next_file: u64 = 1,
         segments: std.ArrayList(Segment) = .empty,
@@ -1114,7 +1114,7 @@ pub fn Live(comptime Store: type) type {
             return true;
         }
 
-        /// A log of an earlier manifest is closed when nobody syncs it any more.
+        /// A log of an earlier manifest is closed after its last sync.
         pub fn close_wal(self: *Self) void {
             const file = self.wal orelse return;
             self.wal = null;

@@ -63,7 +63,7 @@ pub fn Replay(comptime Live: type) type {
             self.layout += 1; // another delta: who keeps rows of the former one has to read them again
         }
 
-        /// Tombstones and the whole log of the manifest, into a new delta; `seen` is held, or nobody looks yet. If it fails all that
+        /// Tombstones and the whole log of the manifest, into a new delta; `seen` is held, or the folder is being opened. If it fails all that
         /// searches see stays as it was.
         pub fn replay_all(self: *Live, given: Limits, diagnostic: *Diagnostic) Error!wal_file.End {
             var arena = std.heap.ArenaAllocator.init(self.allocator);
@@ -174,7 +174,7 @@ pub fn Replay(comptime Live: type) type {
             return if (self.options.writable) .{ .read = page.sequence.load(.acquire), .shown = visible } else .{ .read = visible };
         }
 
-        /// The records of `bytes`, which stand at `first`, from `position` on; `seen` is held, or nobody looks yet.
+        /// The records of `bytes`, which stand at `first`, from `position` on; `seen` is held, or the folder is being opened.
         pub fn apply_log(self: *Live, bytes: []const u8, first: u64, given: Limits, diagnostic: *Diagnostic) Error!wal_file.End {
             _ = self.show_waiting(given.shown);
             var scanner: wal_file.Scanner = .{ .bytes = bytes, .first = first, .position = self.position };

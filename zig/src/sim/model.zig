@@ -158,7 +158,7 @@ pub const Model = struct {
         return error.HalfThere;
     }
 
-    /// What is there after a call was killed, or failed in a way that leaves open what it did. Returns whether its change is.
+    /// The state after a call that was killed, or whose failure leaves its effect open. Returns whether its change is in it.
     pub fn see(self: *Model, sequence: u64, state: *const State, written: Written) !bool {
         if (sequence < self.sequence) return error.WrittenLost;
         if (sequence == self.sequence) return if (std.mem.eql(u16, self.now(), state)) false else error.HalfThere;
@@ -168,7 +168,7 @@ pub const Model = struct {
         return true;
     }
 
-    /// What is there after the power went: other futures are gone.
+    /// The state after a power cut: other futures are gone.
     pub fn settle(self: *Model, sequence: u64, state: *const State) !void {
         if (sequence < self.durable) return error.AcknowledgedLost;
         try self.check(sequence, state);

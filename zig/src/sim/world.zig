@@ -74,7 +74,7 @@ pub const World = struct {
     built: live_room.Built,
     /// Rows with which the folder was built; 0: it was made without.
     built_rows: u16,
-    /// At one in so many operations another process comes in between; 0: at none.
+    /// Another process comes in between at one of this many operations; 0: at none.
     nesting: u64,
     depth: u32 = 0,
     /// Only the world itself looks.
@@ -765,7 +765,7 @@ pub const World = struct {
             try now.keep_rows(path, rows);
             const call: live_room.Call = .{ .rows = given, .first = reserved.row, .path = path, .uuid = path, .ids = .{ .numbers = try now.ids_of(rows) } };
             const done = now.live.insert_segment(call, null, &now.diagnostic) catch |err| {
-                // Another process took the folder for abandoned, and numbers that nobody had been told for lost.
+                // Another process took the folder for abandoned, and numbers that no caller knew for lost.
                 if (err == error.InvalidArgument and self.page_deletions > 0 and self.is_numbered) return;
                 return err;
             };
@@ -919,7 +919,7 @@ pub const World = struct {
                 try handle.keep_rows(path, rows);
             }
             errdefer for (self.processes) |*one| {
-                one.may_be_stale = true; // it may be there nonetheless, and nobody was told
+                one.may_be_stale = true; // it may be in the index nonetheless, unacknowledged
             };
             const done = try handle.live.commit(what, &handle.diagnostic);
             try handle.store.expect_alive();
