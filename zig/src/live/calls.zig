@@ -282,7 +282,8 @@ pub fn Calls(comptime Live: type) type {
         /// With `mutex`.
         fn follow(self: *Live, diagnostic: *Diagnostic) Error!Found {
             if (self.is_told()) {
-                if (self.generation == 0 and !self.is_written()) return .nothing;
+                // A page that was made anew knows of no manifest.
+                if (!self.is_written() and !(self.store.exists(manifest_file.file_name) catch true)) return .nothing;
                 if (self.generation != 0 and self.generation == self.wal_generation) if (try follow_log(self, diagnostic)) |found| return found;
             }
             self.seen.lock();
