@@ -56,6 +56,7 @@ const Process = struct {
     acknowledged: u64 = 0,
     /// Commits when it followed last: a view may lack later ones.
     commits_seen: u64 = 0,
+    was_blind: bool = false,
     may_be_stale: bool = false,
     /// Seen where there was no page.
     shown: u64 = 0,
@@ -302,7 +303,7 @@ pub const World = struct {
             if (!std.mem.eql(u16, self.model.state_at(view.sequence), &state)) return error.HalfSeen;
         } else if (!self.is_being_written(view.sequence, &state)) return error.NeverWritten;
         // Without a page a handle shows what it finds.
-        if (!self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
+        if (process.was_blind or !self.has_page(&handle.live)) process.shown = @max(process.shown, view.sequence);
         if (view.sequence > process.shown) self.check_synced(view.sequence) catch |err| {
             self.tell("{d} sees {d} too early, {d} is synced, page {any}", .{ self.number_of(process), view.sequence, self.model.synced, handle.live.page });
             return err;
@@ -355,6 +356,7 @@ pub const World = struct {
         const least = self.model.acknowledged;
         const columns = self.columns;
         const commits = self.commits;
+        process.was_blind = process.was_blind or !self.has_page(&handle.live);
         while (true) {
             const deletions = self.page_deletions;
             const changes = if (handle.live.changes_place()) |place| @atomicLoad(u64, place, .acquire) else null;
@@ -366,6 +368,7 @@ pub const World = struct {
         }
         process.commits_seen = commits;
         try self.check(process, least);
+        process.was_blind = false;
         try self.check_columns(process, columns);
     }
 
@@ -433,6 +436,7 @@ pub const World = struct {
         process.was_poisoned = false;
         process.acknowledged = 0;
         process.shown = 0;
+        process.was_blind = self.page_deletions + self.kills > 0; // it read what there was before there was a page
         process.may_be_stale = false;
         handle.store.kill_in = std.math.maxInt(u64);
         try self.follow(process);
