@@ -85,6 +85,8 @@ pub const SimulatedDisk = struct {
     /// The store that holds the lock of the folder.
     lock_holder: ?*SimulatedStore = null,
     boot_id: [16]u8 = @splat(1),
+    /// Prints what happens.
+    tells: bool = false,
     /// Contents that a page had: a power cut leaves any.
     page_states: std.ArrayList(Page) = .empty,
     /// Anything may happen meanwhile, but a change of what this operation is about.
@@ -96,6 +98,10 @@ pub const SimulatedDisk = struct {
 
     pub fn deinit(self: *SimulatedDisk) void {
         self.arena.deinit();
+    }
+
+    fn tell(self: *const SimulatedDisk, comptime text: []const u8, args: anytype) void {
+        if (self.tells) std.debug.print(text ++ "\n", args);
     }
 
     fn folder_of(name: []const u8) []const u8 {
@@ -321,11 +327,11 @@ pub const SimulatedStore = struct {
     fn change_name(self: *SimulatedStore, what: SimulatedDisk.NameChange.What) !void {
         const ends = try self.change(.change);
         const disk = self.disk;
-        if (std.posix.getenv("VELO_LIVE_SEED") != null) switch (what) {
-            .set => |set| std.debug.print("  + {s}\n", .{set.name}),
-            .remove => |name| std.debug.print("  - {s}\n", .{name}),
-            .rename => |renamed| std.debug.print("  {s} -> {s}\n", .{ renamed.from, renamed.to }),
-        };
+        switch (what) {
+            .set => |set| disk.tell("  + {s}", .{set.name}),
+            .remove => |name| disk.tell("  - {s}", .{name}),
+            .rename => |renamed| disk.tell("  {s} -> {s}", .{ renamed.from, renamed.to }),
+        }
         if (ends and disk.prng.boolean()) return error.Crashed;
         try disk.note_name(what);
         if (ends) return error.Crashed;
@@ -463,6 +469,7 @@ pub const SimulatedStore = struct {
         const len: usize = if (ends or is_full) @intCast(disk.prng.below(bytes.len + 1)) else bytes.len;
         const allocator = disk.arena.allocator();
         const node = &disk.nodes.items[self.node_of_file(file)];
+        disk.tell("  node {d} from {d} on: {d} of {d} bytes", .{ self.node_of_file(file), offset, len, bytes.len });
         const copy = try allocator.dupe(u8, bytes[0..len]);
         if (len > 0) {
             try SimulatedDisk.put(allocator, &node.current, offset, copy);
@@ -482,6 +489,7 @@ pub const SimulatedStore = struct {
         if (ends and disk.prng.boolean()) return error.Crashed;
         const fails = disk.faults.sync > 0 and disk.prng.below(disk.faults.sync) == 0;
         const share: f32 = if (fails) disk.survival() else 1;
+        disk.tell("  node {d} {s}synced", .{ one.node, if (fails) "not " else "" });
         var count: usize = 0;
         for (node.unsynced.items) |unsynced| {
             if (unsynced.at > began) break;

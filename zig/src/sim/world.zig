@@ -96,10 +96,8 @@ pub const World = struct {
     nested: u64 = 0,
     kills: u64 = 0,
     cuts: u64 = 0,
-    tells: bool,
-
     fn tell(self: *const World, comptime text: []const u8, args: anytype) void {
-        if (self.tells) std.debug.print("{d}: " ++ text ++ "\n", .{self.depth} ++ args);
+        if (self.disk.tells) std.debug.print("{d}: " ++ text ++ "\n", .{self.depth} ++ args);
     }
 
     fn number_of(self: *const World, process: *const Process) usize {
@@ -399,7 +397,7 @@ pub const World = struct {
         self.tell("{d} begins", .{self.number_of(process)});
         self.act(process, is_inside) catch |err| {
             self.tell("{d} fails: {t}", .{ self.number_of(process), err });
-            if (self.tells) if (@errorReturnTrace()) |trace| std.debug.dumpStackTrace(trace.*);
+            if (self.disk.tells) if (@errorReturnTrace()) |trace| std.debug.dumpStackTrace(trace.*);
             if (self.failure) |first| return first;
             const handle = process.handle orelse return err;
             self.may_fail(&handle.store, err) catch |bad| {
@@ -1042,9 +1040,9 @@ pub fn run(allocator: std.mem.Allocator, seed: u64, crash_at: ?u64) anyerror!u64
         .built = if (built_rows == 0) .{} else .{ .kind = if (is_numbered) .row else .numbers, .next_row = if (is_numbered) built_rows else 0 },
         .built_rows = built_rows,
         .next_value = built_rows + 1,
-        .tells = worlds.only() != null,
         .nesting = ([_]u64{ 0, 8, 30, 100 })[prng.below(4)],
     };
+    world.disk.tells = worlds.only() != null;
     defer {
         world.disk.crashed = true; // after a failure descriptors may be open
         for (world.processes) |*process| if (process.handle != null) world.close(process);
