@@ -54,6 +54,17 @@ pub fn Moment(comptime Store: type) type {
             self.arena.deinit();
         }
 
+        /// Damage to any file but those of the segments' own indexes.
+        pub fn check(self: *const Self, allocator: std.mem.Allocator, diagnostic: *Diagnostic) Error!void {
+            for (self.manifest.parts, self.deleted) |segment, deleted| {
+                if (deleted) |bytes| try check_deleted(allocator, bytes, &segment, diagnostic);
+                var buffer: [128]u8 = undefined;
+                const finder = std.fmt.bufPrint(&buffer, "{s}/{s}", .{ segment.path, find.file_name }) catch unreachable; // manifest.zig limits it
+                try check_finder(self.store, finder, segment.n, diagnostic);
+            }
+            try check_wal(self.wal, &self.manifest, diagnostic);
+        }
+
         fn read_manifest(allocator: std.mem.Allocator, store: *Store, diagnostic: *Diagnostic) Error!?[]u8 {
             return diagnostics.read_file(allocator, store, manifest_file.file_name, manifest_file.bytes_max, diagnostic);
         }
@@ -102,18 +113,14 @@ pub fn verify(allocator: std.mem.Allocator, path: []const u8, pages_checked: *u6
     var moment = try Moment(FolderStore).take(allocator, &store, diagnostic) orelse
         return index.verify(allocator, path, pages_checked, diagnostic);
     defer moment.release();
-    var arena = std.heap.ArenaAllocator.init(allocator);
-    defer arena.deinit();
-    const scratch = arena.allocator();
-    for (moment.manifest.parts, moment.deleted) |segment, deleted| {
-        if (deleted) |bytes| try check_deleted(allocator, bytes, &segment, diagnostic);
-        const finder = try std.fmt.allocPrint(scratch, "{s}/{s}", .{ segment.path, find.file_name });
-        try check_finder(&store, finder, segment.n, diagnostic);
+    try moment.check(allocator, diagnostic);
+    for (moment.manifest.parts) |segment| {
+        const folder = try std.fs.path.join(allocator, &.{ path, segment.path });
+        defer allocator.free(folder);
         var pages: u64 = 0;
-        try index.verify(allocator, try std.fs.path.join(scratch, &.{ path, segment.path }), &pages, diagnostic);
+        try index.verify(allocator, folder, &pages, diagnostic);
         pages_checked.* += pages;
     }
-    try check_wal(moment.wal, &moment.manifest, diagnostic);
 }
 
 fn check_deleted(allocator: std.mem.Allocator, bytes: []const u8, segment: *const manifest_file.Segment, diagnostic: *Diagnostic) Error!void {
@@ -126,7 +133,7 @@ fn check_deleted(allocator: std.mem.Allocator, bytes: []const u8, segment: *cons
     };
 }
 
-fn check_finder(store: *FolderStore, name: []const u8, n: u64, diagnostic: *Diagnostic) Error!void {
+fn check_finder(store: anytype, name: []const u8, n: u64, diagnostic: *Diagnostic) Error!void {
     const bytes = store.map(name) catch |err| return switch (@as(anyerror, err)) {
         error.FileNotFound, error.EndOfStream => diagnostics.damaged(diagnostic, name, "is missing or empty", .{}),
         else => diagnostics.file_error(diagnostic, name, "map", err),

@@ -545,7 +545,7 @@ pub const World = struct {
         const found = try live_room.Moment(SimulatedStore).take(self.allocator, &handle.store, &handle.diagnostic);
         var moment = found orelse return if (self.wrote) error.ManifestLost;
         defer moment.release();
-        for (moment.manifest.parts) |segment| if (!self.disk.crashed and !self.disk.names.contains(segment.path)) return error.SegmentLost;
+        try moment.check(self.allocator, &handle.diagnostic);
     }
 
     fn add_columns(self: *World, process: *Process) !void {
@@ -993,6 +993,7 @@ pub const World = struct {
             try self.adopt(process, handle);
             try testing.expectEqual(self.model.sequence, handle.live.sequence);
             if (self.wrote) try self.check_litter(&handle.live);
+            try self.take_moment(process);
             try self.insert(process, .upsert);
             try self.commit(process);
             process.call = null;
