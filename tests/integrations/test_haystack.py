@@ -375,11 +375,15 @@ def test_a_pipeline_and_its_twin_from_yaml(tmp_path: Path) -> None:
         VeloEmbeddingRetriever("store")  # type: ignore[arg-type]
 
 
-def test_one_process_writes_and_others_read(tmp_path: Path) -> None:
+def test_several_stores_write_to_an_index_and_others_read(tmp_path: Path) -> None:
     store = VeloDocumentStore(tmp_path / "s", embedding_dim=DIM)
     store.write_documents([Document(id="1")])
-    with pytest.raises(DocumentStoreError, match="open to write already"):
-        VeloDocumentStore(tmp_path / "s").count_documents()
+    other = VeloDocumentStore(tmp_path / "s")
+    assert other.count_documents() == 1
+    other.write_documents([Document(id="2")])
+    assert store.count_documents() == 2
+    other.delete_documents(["2"])
+    other.close()
     reader = VeloDocumentStore(tmp_path / "s", writable=False)
     assert reader.count_documents() == 1
     with pytest.raises(DocumentStoreError) as caught:

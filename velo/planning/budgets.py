@@ -140,11 +140,11 @@ def _open_largest(folder: Path) -> tuple[Index, int]:
     rows = [read_manifest(segment).row_count for segment in folders]
     segment = folders[rows.index(max(rows))]
     try:
-        index = open_index(segment, threads=1, tuning=OpenTuning(links_kept=links_steps()[-1]))
+        index = open_index(segment, threads=1, follow=False, tuning=OpenTuning(links_kept=links_steps()[-1]))
     except InvalidArgumentError as error:
         if error.argument != "links_kept":
             raise
-        index = open_index(segment, threads=1)  # it has fewer
+        index = open_index(segment, threads=1, follow=False)  # it has fewer
     if index.info()["live"] is not None:
         index.close()
         raise NotAnIndexError(f"{folder} got its first write meanwhile", argument="path")

@@ -381,7 +381,7 @@ test "one handle has the lock at a time, with and without a page; all but the la
     try std.testing.expect(!try second.page_is_linked());
 }
 
-test "a handle that waits for the lock gets it once it is free" {
+test "threads that wait for the lock get it once it is free" {
     var tmp = std.testing.tmpDir(.{ .iterate = true });
     defer tmp.cleanup();
     const path = try tmp.dir.realpathAlloc(std.testing.allocator, ".");
