@@ -964,7 +964,7 @@ pub const World = struct {
         if (self.prng.below(3) == 0) self.disk.faults.sync = @intCast(4 + self.prng.below(40));
         self.disk.crash_at = self.disk.changes + crash_at;
         self.disk.on_event = on_event;
-        for (0..40 + self.prng.below(80)) |_| {
+        for (0..20 + self.prng.below(60)) |_| {
             const process = &self.processes[@intCast(self.prng.below(self.processes.len))];
             try self.step(process);
             if (self.failure) |err| return err;
