@@ -113,7 +113,7 @@ def open_path(
     memory : int, float or str, optional
         What the index may keep in memory: bytes, a share of n·d·4 bytes (``"15%"`` or 0.15), or a size
         (``"2GiB"``). Without it the index keeps its codes and links, and up to 256 MiB of pages. A
-        share of few vectors counts as what the index needs to open, up to 2 MiB.
+        share of few vectors counts as what the index needs to open, up to 1.25 MiB.
     threads : int, optional
         Workers that search. Without it there is one for each core.
     io : {"auto", "uring", "threads"}

@@ -43,7 +43,7 @@ _UNITS: Final = {
 
 
 #: A smaller share of a few vectors counts as this much, if it is needed.
-SHARE_FLOOR_BYTES: Final = 2 << 20
+SHARE_FLOOR_BYTES: Final = 5 << 18
 
 
 def is_share(memory: Memory | None) -> bool:
