@@ -128,10 +128,10 @@ def test_a_move_under_load_has_no_error_and_loses_no_row(how: list[str], path: P
     options = ("--writable", "--memory", "8MiB", "--api-keys", str(tmp_path / "keys.txt"), *how)
     with serving(str(path), *options) as served:
         seen, written, held_ms = asyncio.run(_load_and_move(served.url, target))
+        assert seen.failures == []
         with Client(served.url, collection="rows", api_key=ADMIN) as client:
             assert client.count() == ROWS + len(written)
             assert client.insert(VECTORS[:1], ids=[ROWS], request=f"r{ROWS}").repeated
-    assert seen.failures == []
     assert held_ms >= 0
     print(f"writes waited for {held_ms:.1f} ms")
     for name, took_ms in seen.took_ms.items():
