@@ -429,7 +429,6 @@ pub const World = struct {
         process.shown = 0;
         process.was_blind = self.page_deletions + self.kills > 0; // it read what there was before there was a page
         process.may_be_stale = false;
-        handle.store.kill_in = std.math.maxInt(u64);
         try self.follow(process);
     }
 
@@ -459,6 +458,7 @@ pub const World = struct {
                 };
                 return false;
             };
+            handle.store.kill_in = std.math.maxInt(u64);
             return true;
         }
     }
