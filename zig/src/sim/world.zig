@@ -41,6 +41,9 @@ const Call = struct {
     first: u64 = 0,
 };
 
+/// Commits, and those that failed.
+const Commits = struct { u64, u64 };
+
 const Process = struct {
     is_writer: bool,
     handle: ?*Handle = null,
@@ -58,8 +61,8 @@ const Process = struct {
     commits_seen: u64 = 0,
     /// It looked at the folder where there was no page to tell what waits for a sync.
     was_blind: bool = false,
-    /// A commit failed meanwhile, and may be there nonetheless.
-    may_be_stale: bool = false,
+    /// Failed commits when it opened the folder: later ones may be there, and nothing tells it of them.
+    failed_commits_seen: u64 = 0,
     /// Seen where there was no page.
     shown: u64 = 0,
 };
@@ -90,6 +93,8 @@ pub const World = struct {
     wrote: bool = false,
     /// Commits that changed which rows have which places.
     commits: u64 = 0,
+    /// Those that may be there nonetheless.
+    failed_commits: u64 = 0,
     /// Columns that are there for good, and those that may be: the schema is as many bytes.
     columns: usize = 0,
     columns_tried: usize = 0,
@@ -428,7 +433,6 @@ pub const World = struct {
         process.acknowledged = 0;
         process.shown = 0;
         process.was_blind = self.page_deletions + self.kills > 0; // it read what there was before there was a page
-        process.may_be_stale = false;
         try self.follow(process);
     }
 
@@ -442,6 +446,7 @@ pub const World = struct {
             .seed = self.prng.next(),
         };
         const kill_in = if (self.prng.below(12) == 0) 1 + self.prng.below(80) else std.math.maxInt(u64);
+        process.failed_commits_seen = self.failed_commits;
         while (true) {
             const before = self.disk.names.get(live_room.manifest.file_name);
             handle.open(self.allocator, .{ .disk = &self.disk, .kill_in = kill_in }, options, self.built) catch |err| {
@@ -824,7 +829,7 @@ pub const World = struct {
         const live = &handle.live;
         if (!live.is_written()) return; // nothing to fold
         const allocator = self.arena.allocator();
-        var commits = process.commits_seen;
+        var seen: Commits = .{ process.commits_seen, process.failed_commits_seen };
         var view = try live.take_view();
         defer view.release();
         var chosen: std.ArrayList(u32) = .empty;
@@ -863,8 +868,8 @@ pub const World = struct {
         var what: live_room.Commit = .{ .view = view, .segments = chosen.items, .taken = taken.items, .with_delta = with_delta, .segment = null };
         if (with_delta and chosen.items.len > 0 and self.prng.boolean()) { // what it took of the delta becomes a segment before it ends
             const added = try allocator.dupe(SegmentRow, rows.items[stored..]);
-            const path = try self.put(process, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added, commits) orelse return;
-            commits = process.commits_seen;
+            const path = try self.put(process, .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, added, seen) orelse return;
+            seen = .{ process.commits_seen, process.failed_commits_seen };
             const later = try process.handle.?.live.take_view();
             const numbers = try numbers_in(allocator, later, view, chosen.items);
             view.release();
@@ -884,7 +889,7 @@ pub const World = struct {
             }
             if (!try self.others(process)) return;
         }
-        _ = try self.put(process, what, rows.items, commits);
+        _ = try self.put(process, what, rows.items, seen);
     }
 
     /// The numbers that segments of a view have in a later one; null: one of them is gone.
@@ -897,8 +902,8 @@ pub const World = struct {
     }
 
     /// A segment of these rows, in any order, takes the place of its sources. Returns its name, or null where nothing was done,
-    /// which may only be where another commit came first: since `commits`.
-    fn put(self: *World, process: *Process, sources: live_room.Commit, rows: []SegmentRow, commits: u64) !?[]const u8 {
+    /// which may only be where another commit came first, that is, where there are others than it had `seen`.
+    fn put(self: *World, process: *Process, sources: live_room.Commit, rows: []SegmentRow, seen: Commits) !?[]const u8 {
         self.prng.shuffle(SegmentRow, rows);
         var path: []const u8 = "";
         var what = sources;
@@ -906,29 +911,25 @@ pub const World = struct {
             path = try self.new_segment(process);
             try self.write_segment(process.handle.?, path, rows);
         }
-        var may_be_stale = false;
         // A view of one handle is good for another.
         while (if (rows.len > 0) self.holder_of(process, path) else process.handle) |handle| {
             if (rows.len > 0) {
                 what.segment = .{ .path = path, .uuid = path, .ids = .{ .numbers = try handle.ids_of(rows) } };
                 try handle.keep_rows(path, rows);
             }
-            errdefer for (self.processes) |*one| {
-                one.may_be_stale = true; // it may be in the index nonetheless, unacknowledged
-            };
+            errdefer self.failed_commits += 1;
             const done = try handle.live.commit(what, &handle.diagnostic);
             try handle.store.expect_alive();
             self.tell("{d} commits: {t}", .{ self.number_of(process), done.outcome });
-            may_be_stale = may_be_stale or process.may_be_stale;
             switch (done.outcome) {
                 .done => {
-                    process.may_be_stale = false;
+                    process.failed_commits_seen = self.failed_commits;
                     self.commits += 1;
                     self.keep(process, process.unlocked_at);
                     return path;
                 },
                 .moved => try self.open_again(process),
-                .stale => return if (self.commits == commits and !may_be_stale) error.StaleWithoutCause else null,
+                .stale => return if (std.meta.eql(seen, .{ self.commits, self.failed_commits })) error.StaleWithoutCause else null,
                 else => return error.UnexpectedOutcome,
             }
         }
