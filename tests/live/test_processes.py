@@ -277,13 +277,14 @@ def test_the_merge_of_a_killed_process_is_resumed_by_another(
     with velo.open(path, writable=True, threads=1) as index:
         index.insert(vectors[1000:], np.arange(1000, 1200))
         index.flush()
-        monkeypatch.setattr(compactor, "_LATER_S", 0.0)
-        monkeypatch.setattr(compactor, "_LEFT_S", 0.05)
-        with child.start(MERGER, path) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "merging\n"
-            begun = sorted(one.name for one in path.glob("merge-*"))
-            assert len(begun) == 2
+    monkeypatch.setattr(compactor, "_LATER_S", 0.0)
+    monkeypatch.setattr(compactor, "_LEFT_S", 0.05)
+    with child.start(MERGER, path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "merging\n"
+        begun = sorted(one.name for one in path.glob("merge-*"))
+        assert len(begun) == 2
+        with velo.open(path, writable=True, threads=1) as index:
             index.delete(np.arange(100))
             index.insert(vectors[:5], np.arange(2000, 2005))
             with velo.open(path, writable=True, threads=1) as another:  # which takes nothing for litter
@@ -293,10 +294,10 @@ def test_the_merge_of_a_killed_process_is_resumed_by_another(
                 process.kill()
                 process.wait()
                 another.optimize()
-        assert not list(path.glob("merge-*"))
-        assert len(index.info()["live"]["parts"]) == 1
-        assert sorted(ids_of(index)) == [*range(100, 1200), *range(2000, 2005)]
-        assert (index.get_vectors([100, 1199, 2000]) == vectors[[100, 1199, 0]]).all()
+            assert not list(path.glob("merge-*"))
+            assert len(index.info()["live"]["parts"]) == 1
+            assert sorted(ids_of(index)) == [*range(100, 1200), *range(2000, 2005)]
+            assert (index.get_vectors([100, 1199, 2000]) == vectors[[100, 1199, 0]]).all()
     velo.verify(path)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,10 +179,12 @@ class Served:
     """A ``velo serve`` in a process of its own."""
 
     def __init__(self, *arguments: str) -> None:
+        # A pipe that nothing reads would stop a server that logs more than it holds.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed at the end of the server
         self.process = subprocess.Popen(
             [sys.executable, "-m", "velo", "serve", *arguments, "--port", "0", "--json"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
             text=True,
             env=environment(),
         )
@@ -190,15 +193,19 @@ class Served:
         try:
             self.url: str = json.loads(line)["url"]
         except ValueError:
-            rest, told = self.process.communicate(timeout=60)  # it ends by itself
-            code = self.process.returncode
-            raise AssertionError(f"velo serve ended with {code}: {line}{rest} {told}") from None
+            code, told = self._ended()
+            raise AssertionError(f"velo serve ended with {code}: {line}{told}") from None
 
     def stop(self) -> tuple[int, str]:
         """Interrupt it; its exit code and what it wrote to stderr."""
         self.process.terminate()
-        rest, told = self.process.communicate(timeout=60)
-        return self.process.returncode, rest + told
+        return self._ended()
+
+    def _ended(self) -> tuple[int, str]:
+        rest, _ = self.process.communicate(timeout=60)
+        with self._log as log:
+            log.seek(0)
+            return self.process.returncode, rest + log.read()
 
 
 @contextlib.contextmanager

@@ -49,6 +49,9 @@ VECTORS = np.random.default_rng(41).standard_normal((ROWS, DIM)).astype(np.float
 #: Calls a second of the load, and how long it lasts before the move and after it.
 QUERIES, WRITES, BESIDE_S = 200, 50, 1.0
 
+#: Calls of a kind under way at once: on a slow machine the load is what the server answers.
+AT_ONCE = 32
+
 #: Of a move, on a busy machine.
 MOVE_S = 60.0
 
@@ -182,9 +185,17 @@ async def _load_and_move(url: str, target: Path) -> tuple[Connections, list[int]
     over = asyncio.Event()
 
     async def paced(per_s: int, work: Callable[[int], Any]) -> None:
-        tasks, began = [], time.monotonic()
+        tasks, began, room = [], time.monotonic(), asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int) -> None:
+            try:
+                await work(number)
+            finally:
+                room.release()
+
         while not over.is_set():
-            tasks.append(asyncio.ensure_future(work(len(tasks))))
+            await room.acquire()
+            tasks.append(asyncio.ensure_future(one(len(tasks))))
             await asyncio.sleep(began + len(tasks) / per_s - time.monotonic())
         await asyncio.gather(*tasks)
 

@@ -177,7 +177,7 @@ def test_queries_over_an_unreliable_link_are_right_and_in_time(turn: int, tmp_pa
                 await scene.ask_until_whole(row)
             assert scene.router.queries_admitted == 0
             end = time.monotonic() + WHOLE_S
-            while descriptors() != opened:
+            while descriptors() > opened:
                 assert time.monotonic() < end, f"{descriptors()} descriptors instead of {opened}"
                 await asyncio.sleep(0.05)
             whole = sum(one is not None and not one["partial"] for one in outcomes)

@@ -124,6 +124,15 @@ def _clean_inside(folder: Path) -> list[str]:
     return removed
 
 
+def try_lock(handle: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Whether a lock of an open file or folder was free."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def without_writers(folder: Path) -> Iterator[None]:
     """Keep writers away from an index; BlockingIOError where there are some.

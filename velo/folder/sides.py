@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from velo.errors import BusyError
-from velo.folder.replace import os_failure
+from velo.folder.replace import os_failure, try_lock
 
 SIDES_FILE: Final = "rows.lock"
 _WAIT_S: Final = 60.0
@@ -48,18 +48,10 @@ def side_of(
 
 def _enter(handle: int, side: bytes) -> bool:
     """Join the holders, whose side is in the file; who is alone chooses it."""
-    if _flock(handle, fcntl.LOCK_EX):
+    if try_lock(handle, fcntl.LOCK_EX):
         os.pwrite(handle, side, 0)
     # Between the two locks another process may have chosen.
-    if _flock(handle, fcntl.LOCK_SH) and os.pread(handle, 1, 0) == side:
+    if try_lock(handle, fcntl.LOCK_SH) and os.pread(handle, 1, 0) == side:
         return True
     fcntl.flock(handle, fcntl.LOCK_UN)
     return False
-
-
-def _flock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -21,7 +21,7 @@ from velo.filters.arrow_values import arrow_of
 from velo.filters.compiler import of_rows
 from velo.folder.ids import checked_ids
 from velo.folder.metadata import given_metadata
-from velo.folder.replace import os_failure
+from velo.folder.replace import os_failure, try_lock
 from velo.folder.shards import homes
 from velo.folder.sides import side_of
 from velo.index.folder import OpenFolder
@@ -150,14 +150,10 @@ class ShardWriter:
             raise os_failure(error, str(path)) from error
         try:
             deadline = time.monotonic() + _WAIT_S if until is None else until
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() >= deadline:
-                        raise BusyError("another process inserts into this collection: try again") from error
-                    time.sleep(_TRY_S)
+            while not try_lock(handle):
+                if time.monotonic() >= deadline:
+                    raise BusyError("another process inserts into this collection: try again")
+                time.sleep(_TRY_S)
             yield
         finally:
             with contextlib.suppress(OSError):

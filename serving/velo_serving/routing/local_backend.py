@@ -47,7 +47,8 @@ class LocalChannel:
         """Search in this event loop; canceling the future cancels the search."""
         if len(request.queries) == 1 and is_plain(request):
             return self._together.add(request, timeout_s)
-        return asyncio.ensure_future(self.shard.search(request, timeout_s))
+        shard = self.shard
+        return shard.counted(asyncio.ensure_future(shard.search(request, timeout_s)))
 
     def _ask_each(
         self, requests: Sequence[SearchRequest], futures: Sequence[Waiting], timeout_s: float

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import math
 import os
 import secrets
@@ -23,7 +22,7 @@ from typing import Any, Final
 
 from velo.errors import BusyError, InvalidArgumentError
 from velo.folder.manifest import manifest_path, read_folder_manifest
-from velo.folder.replace import os_failure, sync_folder
+from velo.folder.replace import os_failure, sync_folder, try_lock
 from velo.folder.snapshot import OpenFiles
 from velo_serving.protocol.errors import ShardMovedError
 
@@ -51,6 +50,11 @@ class MoveSource:
         self._files = OpenFiles()
         #: A descriptor of the folder that holds its lock, and the end of the hold.
         self._lock: tuple[int, asyncio.TimerHandle] | None = None
+
+    @property
+    def leads_away(self) -> bool:
+        """Whether the folder is, or is being, replaced by a link to the target of a move."""
+        return self._held_until == math.inf or self.moved
 
     def check_maintenance(self) -> None:
         """Refuse maintenance during a move: it would write files that the copy does not need."""
@@ -115,6 +119,7 @@ class MoveSource:
 
     async def _hold(self, folder: Path) -> dict[str, Any]:
         """Hold further writes, also of other processes, and wait for running ones."""
+        self._let_go()  # of a hold before
         self._held_until = time.monotonic() + HOLD_S
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         self._lock = handle, asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
@@ -181,10 +186,7 @@ class MoveSource:
 
 def _flock(handle: int) -> bool:
     with contextlib.suppress(OSError):  # where folders have no locks, no process writes
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        return try_lock(handle)
     return True
 
 

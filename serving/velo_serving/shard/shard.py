@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,8 @@ from velo_serving.protocol.types import (
 from velo_serving.shard.moving import MoveSource
 from velo_serving.shard.rows import ShardWriter, look_up
 from velo_serving.transport.codec import import_pandas
+
+T = TypeVar("T")
 
 #: Deadlines are rounded up to this.
 TIMEOUT_STEP_S = 0.1
@@ -169,7 +171,8 @@ class Shard:
     def _now(self) -> ShardHealth:
         """Health with its variable parts."""
         index = self._opened
-        if not self._moves.moved and self._folder.resolve() != self._leads_to:
+        # In this order: the link of a move of our own appears before the move has ended.
+        if self._folder.resolve() != self._leads_to and not self._moves.leads_away:
             raise ShardUnavailableError(f"shard {self.name} was moved by another server: restart this one")
         count = len(index)  # sees what other processes wrote
         details = _details_of(index) | ({"moved": True} if self._moves.moved else {})
@@ -222,6 +225,16 @@ class Shard:
             yield
         finally:
             self._used -= 1
+
+    def counted(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        """Count a task as a running call, also before it first runs."""
+
+        def ended(_: object) -> None:
+            self._used -= 1
+
+        self._used += 1
+        task.add_done_callback(ended)
+        return task
 
     def search_each(self, request: SearchRequest, timeout_s: float | None, ended: Ended) -> Asked:
         """Answer each query of a plain request separately; ``ended`` is called with rows that are done."""
@@ -416,7 +429,7 @@ class _Tasks:
             ended([row], reply, costs)
 
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(ask(row)) for row in range(len(request.queries))]
+        self._tasks = [shard.counted(loop.create_task(ask(row))) for row in range(len(request.queries))]
 
     def cancel(self, row: int) -> None:
         self._tasks[row].cancel()
