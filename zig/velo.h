@@ -798,11 +798,9 @@ int32_t velo_live_create(const char *path, uint32_t dim, int32_t metric, int32_t
 /* The folder of a segment inside the index (velo_live_info.is_written), and its uuid, NUL-terminated; 65 bytes each hold any. */
 int32_t velo_live_segment(velo_live live, uint32_t segment, char *path_out, char *uuid_out, uint64_t capacity);
 /* Makes an empty folder for a segment that is still to be made, for velo_live_commit and velo_live_insert_segment; at least 32
- * bytes. It is held: no process takes it away before it is committed, released, or the handle is closed. hold_segment does
- * the same with the name of one that was begun before, by a process that is gone; no later segment gets its number. Where no
- * segment can have had it this is VELO_INVALID_ARGUMENT. release_segment leaves the folder; one without a hold goes with the next sweep. */
+ * bytes. It is held: no process removes it before it is committed, released, or the handle is closed. release_segment leaves
+ * the folder in place; the next sweep removes a folder without a hold. */
 int32_t velo_live_next_segment(velo_live live, char *path_out, uint64_t capacity);
-int32_t velo_live_hold_segment(velo_live live, const char *path);
 int32_t velo_live_release_segment(velo_live live, const char *path);
 int32_t velo_live_attach(velo_live live, uint32_t segment, const velo_ids *ids);
 int32_t velo_live_begin(velo_live live, int32_t id_kind, uint64_t next_row, const char *schema);
@@ -829,11 +827,6 @@ int32_t velo_live_update(velo_live live, const velo_ids *ids, const velo_live_in
 /* A look at what other processes did since, of a reader or a writer; it waits for no sync and no lock of theirs. 0 nothing, 1
  * something, 2 the segments are others now, so it has to be opened again. VELO_UNSUPPORTED: the folder holds another index now. */
 int32_t velo_live_refresh(velo_live live, int32_t *changed_out);
-/* Where a number stands that grows with all that other processes, or this one, make visible: while it is as it was before the
- * last refresh, a refresh would find nothing. NULL: there is no such place (no process has written since the system
- * started). To be asked again after each refresh, and refresh at least every 100 ms, since somebody may delete the file
- * behind it. What it points to stays until the handle is closed, and may be read atomically at any time. */
-int32_t velo_live_changes(velo_live live, const uint64_t **changes_out);
 int32_t velo_live_view_take(velo_live live, velo_live_view **view_out);
 /* Another number once a call of this handle may have changed what a view shows; 0 after it was closed. */
 uint64_t velo_live_version(velo_live live);

@@ -52,7 +52,7 @@ def _write(
     turns: int,
     seconds: float,
 ) -> Results:
-    """What one process does: its share of the rows in batches, or single upserts for some seconds."""
+    """Write one process's share of the rows in batches, or single upserts for some seconds."""
     dataset = context.dataset()
     random = np.random.default_rng(number)
     taken: list[float] = []

@@ -165,7 +165,7 @@ def check_words(index: velo.Index, rows: pa.Table) -> None:
 
 
 class Ledger:
-    """What a writer was told, line by line: the rows that must be there, and the call under way."""
+    """The acknowledged state of a writer, read from its journal, and its running call."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -206,7 +206,7 @@ def created(path: Path) -> Path:
 
 
 def kill_one(path: Path, ledger: Ledger, seed: int, durability: str, seconds: float) -> None:
-    """One process, killed; the ledger allows what is there afterwards."""
+    """Kill one process; the ledger must allow the state of the folder."""
     with child.start(CHILD, path, durability, seed, 0, IDS, 0, 1) as process:
         assert process.stdout is not None
         opened = process.stdout.readline()
@@ -263,7 +263,7 @@ class Writer:
         self._process.wait()
 
     def read(self) -> None:
-        """What the process that was killed was told."""
+        """Read the journal of the killed process."""
         assert self._process.returncode == -signal.SIGKILL, "a writer ended by itself"
         lines = self._journal.read_text().splitlines(keepends=True)
         for word in (json.loads(line) for line in lines if line.endswith("\n")):

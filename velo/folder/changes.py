@@ -48,7 +48,7 @@ class Changes:
         return self._base + words[_COUNTER]
 
     def added(self, stamp: int) -> int:
-        """What a stamp becomes by a change that no counter tells."""
+        """The stamp after a change that the counter does not show."""
         self._base += _STEP
         return stamp + _STEP
 

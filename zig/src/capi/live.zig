@@ -239,26 +239,10 @@ export fn velo_live_next_segment(handle: Handle, path_out: ?[*]u8, capacity: u64
     return ok;
 }
 
-export fn velo_live_hold_segment(handle: Handle, path: ?[*:0]const u8) i32 {
-    const self = begun(handle) catch return errors.last_status();
-    defer handles.leave(handle);
-    const name = path orelse return common.null_argument("path");
-    var diagnostic: Diagnostic = .{};
-    return status_of(self.live.hold_segment(std.mem.span(name), &diagnostic), &diagnostic);
-}
-
 export fn velo_live_release_segment(handle: Handle, path: ?[*:0]const u8) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     self.live.release_segment(std.mem.span(path orelse return common.null_argument("path")));
-    return ok;
-}
-
-export fn velo_live_changes(handle: Handle, changes_out: ?*?*const u64) i32 {
-    const self = begun(handle) catch return errors.last_status();
-    defer handles.leave(handle);
-    const out = changes_out orelse return common.null_argument("changes_out");
-    out.* = self.live.changes_place();
     return ok;
 }
 

@@ -172,8 +172,6 @@ pub const Commit = struct {
 
 /// A manifest holds segments and requests beside it.
 const schema_bytes_max = manifest_file.bytes_max / 2;
-/// A segment that was begun earlier has no number so far ahead.
-const numbers_ahead = 1000;
 /// How long the end of a writer waits for others.
 const finish_ns = std.time.ns_per_s;
 
@@ -500,13 +498,6 @@ pub fn Live(comptime Store: type) type {
             defer self.seen.unlock();
             self.page = page;
             self.lost_page = false;
-        }
-
-        /// The number that grows with all that processes make visible; null: there is no page.
-        pub fn changes_place(self: *Self) ?*const u64 {
-            self.seen.lock();
-            defer self.seen.unlock();
-            return if (self.page) |page| &page.changes.raw else null;
         }
 
         // ---- reading what there is ----
@@ -932,25 +923,10 @@ pub fn Live(comptime Store: type) type {
             }
         }
 
-        /// The same of one that was begun before.
-        pub fn hold_segment(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!void {
-            try calls.enter_moved(self, diagnostic);
-            defer calls.leave_quietly(self);
-            const number = file_names.number_of(name, file_names.part_stem, "") orelse self.next_file + numbers_ahead;
-            if (number >= self.next_file + numbers_ahead) {
-                diagnostic.argument = "path";
-                diagnostic.say("{s} is no folder of a part", .{name});
-                return error.InvalidArgument;
-            }
-            self.next_file = @max(self.next_file, number + 1);
-            _ = try self.hold(name, diagnostic);
-        }
-
         /// False: it was there before.
         fn hold(self: *Self, name: []const u8, diagnostic: *Diagnostic) Error!bool {
-            var is_new = true;
             self.store.make_folder(name) catch |err| switch (@as(anyerror, err)) {
-                error.PathAlreadyExists => is_new = false,
+                error.PathAlreadyExists => return false,
                 else => return file_error(diagnostic, name, "create", err),
             };
             try self.held.ensureUnusedCapacity(self.allocator, 1);
@@ -958,7 +934,7 @@ pub fn Live(comptime Store: type) type {
             errdefer self.allocator.free(path);
             const held_ = self.store.hold(name) catch |err| return file_error(diagnostic, name, "lock", err);
             self.held.appendAssumeCapacity(.{ .path = path, .hold = held_ });
-            return is_new;
+            return true;
         }
 
         /// Its folder goes with the next sweep, unless a manifest names it.

@@ -1,92 +1,15 @@
 //! Several writers of one folder, each with a handle of its own, as processes have: what one wrote the others find, and show.
 const std = @import("std");
-const FolderStore = @import("store.zig").FolderStore;
 const folder = @import("folder.zig");
 const find = @import("find.zig");
 const page_file = @import("page.zig");
 const rows_file = @import("rows.zig");
 const wal_file = @import("wal.zig");
 const Commit = folder.Commit;
-const Diagnostic = @import("diagnostic.zig").Diagnostic;
-const Live = folder.Live(FolderStore);
+const testing_folder = @import("testing.zig");
+const World = testing_folder.World;
+const Handle = testing_folder.Opened;
 const allocator = std.testing.allocator;
-
-const World = struct {
-    tmp: std.testing.TmpDir,
-    path: []u8,
-
-    fn init() !World {
-        var tmp = std.testing.tmpDir(.{ .iterate = true });
-        const path = try tmp.dir.realpathAlloc(allocator, ".");
-        var store = try FolderStore.open(path);
-        defer store.deinit();
-        var diagnostic: Diagnostic = .{};
-        try folder.create(allocator, &store, .{ .dim = 1, .metric = .l2, .dtype = .f32 }, &diagnostic);
-        return .{ .tmp = tmp, .path = path };
-    }
-
-    fn deinit(self: *World) void {
-        allocator.free(self.path);
-        self.tmp.cleanup();
-    }
-};
-
-const Handle = struct {
-    store: FolderStore,
-    live: Live,
-    diagnostic: Diagnostic = .{},
-
-    fn open(self: *Handle, world: *const World, options: folder.Options, ids: []const find.Ids) !void {
-        self.diagnostic = .{};
-        self.store = try .open(world.path);
-        errdefer self.store.deinit();
-        self.live = try .open(allocator, &self.store, options, &self.diagnostic);
-        errdefer self.live.deinit();
-        for (ids, 0..) |one, segment| try self.live.attach(segment, one, &self.diagnostic);
-        try self.live.begin(.{}, &self.diagnostic);
-    }
-
-    fn writer(self: *Handle, world: *const World) !void {
-        return self.open(world, .{ .writable = true, .timeout_ns = 0 }, &.{});
-    }
-
-    /// As a kill would.
-    fn close(self: *Handle) void {
-        self.live.deinit();
-        self.store.deinit();
-    }
-
-    fn put(self: *Handle, ids: []const i64, is_upsert: bool) !folder.Done {
-        var vectors: [16]f32 = undefined;
-        for (ids, vectors[0..ids.len]) |id, *x| x.* = @floatFromInt(id);
-        return self.live.insert(.{
-            .count = @intCast(ids.len),
-            .kind = .numbers,
-            .is_upsert = is_upsert,
-            .ids = .{ .numbers = ids },
-            .vectors = std.mem.sliceAsBytes(vectors[0..ids.len]),
-        }, null, &self.diagnostic);
-    }
-
-    fn delete(self: *Handle, ids: []const i64) !folder.Done {
-        return self.live.delete(.{ .numbers = ids }, &self.diagnostic);
-    }
-
-    /// The ids of the rows of the delta that a search finds, as it begins now.
-    fn expect_rows(self: *Handle, ids: []const i64) !void {
-        try std.testing.expect(try self.live.refresh(&self.diagnostic) != .moved);
-        const view = try self.live.take_view();
-        defer view.release();
-        var found: std.ArrayList(i64) = .empty;
-        defer found.deinit(allocator);
-        var first: u32 = 0;
-        for (view.records) |record| {
-            for (record.rows.ids.numbers, 0..) |id, i| if (!view.deleted.contains(first + i)) try found.append(allocator, id);
-            first += record.rows.count;
-        }
-        try std.testing.expectEqualSlices(i64, ids, found.items);
-    }
-};
 
 /// The record of a call whose writer was killed before it told anybody.
 fn append_unpublished(handle: *Handle, id: i64) !void {
@@ -110,22 +33,22 @@ test "two writers find and show each other's rows; readers do, too" {
         defer b.close();
         try reader.open(&world, .{}, &.{});
         defer reader.close();
-        const changes = reader.live.changes_place().?;
-        const before = @atomicLoad(u64, changes, .acquire);
-        _ = try a.put(&.{ 1, 2, 3 }, false);
-        try std.testing.expect(@atomicLoad(u64, changes, .acquire) != before);
-        try std.testing.expectEqual(.duplicate, (try b.put(&.{ 4, 2 }, false)).outcome);
-        const replaced = try b.put(&.{ 2, 4 }, true);
+        const changes = &reader.live.page.?.changes;
+        const before = changes.load(.acquire);
+        _ = try a.put(&.{ 1, 2, 3 }, 0, false, "");
+        try std.testing.expect(changes.load(.acquire) != before);
+        try std.testing.expectEqual(.duplicate, (try b.put(&.{ 4, 2 }, 0, false, "")).outcome);
+        const replaced = try b.put(&.{ 2, 4 }, 0, true, "");
         try std.testing.expectEqual(1, replaced.replaced);
         try std.testing.expectEqual(2, replaced.sequence);
         try std.testing.expectEqual(durability == .sync, replaced.durable);
         try std.testing.expectEqual(1, (try a.delete(&.{ 4, 9 })).rows);
         try std.testing.expectEqual(0, (try b.delete(&.{4})).rows);
         for ([_]*Handle{ &a, &b, &reader }) |one| try one.expect_rows(&.{ 1, 3, 2 });
-        const seen = @atomicLoad(u64, changes, .acquire);
+        const seen = changes.load(.acquire);
         try std.testing.expectEqual(.nothing, try reader.live.refresh(&reader.diagnostic));
         try std.testing.expectEqual(.nothing, try a.live.refresh(&a.diagnostic));
-        try std.testing.expectEqual(seen, @atomicLoad(u64, changes, .acquire));
+        try std.testing.expectEqual(seen, changes.load(.acquire));
     }
 }
 
@@ -141,14 +64,14 @@ test "what waits for a sync is seen by none, and what another writer does not sy
     defer b.close();
     try reader.open(&world, .{}, &.{});
     defer reader.close();
-    _ = try a.put(&.{1}, false);
+    _ = try a.put(&.{1}, 0, false, "");
     // A call of `a` as it is before its sync.
     try append_unpublished(&a, 2);
     a.live.page.?.append(2, true);
     for ([_]*Handle{ &b, &reader }) |one| try one.expect_rows(&.{1});
-    try std.testing.expectEqual(.duplicate, (try b.put(&.{2}, false)).outcome);
+    try std.testing.expectEqual(.duplicate, (try b.put(&.{2}, 0, false, "")).outcome);
     for ([_]*Handle{ &b, &reader }) |one| try one.expect_rows(&.{1});
-    try std.testing.expect((try b.put(&.{3}, false)).durable); // it had to sync both
+    try std.testing.expect((try b.put(&.{3}, 0, false, "")).durable); // it had to sync both
     for ([_]*Handle{ &a, &b, &reader }) |one| try one.expect_rows(&.{ 1, 2, 3 });
 }
 
@@ -160,10 +83,10 @@ test "a writer goes on behind one that was killed: in the middle of a record, an
     try a.writer(&world);
     try b.writer(&world);
     defer b.close();
-    _ = try a.put(&.{1}, false);
+    _ = try a.put(&.{1}, 0, false, "");
     try a.store.write(a.live.wal.?, "half a record", a.live.position.offset);
     a.close();
-    _ = try b.put(&.{2}, false);
+    _ = try b.put(&.{2}, 0, false, "");
     try b.expect_rows(&.{ 1, 2 });
     var names: std.ArrayList(u8) = .empty;
     defer names.deinit(allocator);
@@ -176,7 +99,7 @@ test "a writer goes on behind one that was killed: in the middle of a record, an
     try a.expect_rows(&.{ 1, 2 });
     try append_unpublished(&a, 3);
     try a.expect_rows(&.{ 1, 2 });
-    try std.testing.expectEqual(4, (try b.put(&.{4}, false)).sequence);
+    try std.testing.expectEqual(4, (try b.put(&.{4}, 0, false, "")).sequence);
     for ([_]*Handle{ &a, &b }) |one| try one.expect_rows(&.{ 1, 2, 3, 4 });
 }
 
@@ -188,7 +111,7 @@ test "a writer that was killed between its manifest and the end of the former lo
     try a.writer(&world);
     try b.writer(&world);
     defer b.close();
-    _ = try a.put(&.{ 1, 2 }, false);
+    _ = try a.put(&.{ 1, 2 }, 0, false, "");
     try b.expect_rows(&.{ 1, 2 });
     const log = try allocator.dupe(u8, a.live.wal_name.?);
     defer allocator.free(log);
@@ -199,7 +122,7 @@ test "a writer that was killed between its manifest and the end of the former lo
     b.live.page.?.generation.store(manifest, .release);
     a.close();
     try std.testing.expect((try b.store.stat(b.live.wal.?)).is_linked);
-    try std.testing.expectEqual(1, (try b.put(&.{ 2, 3 }, true)).replaced);
+    try std.testing.expectEqual(1, (try b.put(&.{ 2, 3 }, 0, true, "")).replaced);
     try b.expect_rows(&.{ 1, 2, 3 });
     try std.testing.expectEqual(b.live.generation, b.live.page.?.generation.load(.acquire));
     try std.testing.expect(b.live.generation > manifest + 1); // written anew: the rename may not have been on the device
@@ -216,14 +139,14 @@ test "checkpoints of another writer keep rows and their order; its commits move"
     try b.writer(&world);
     try reader.open(&world, .{}, &.{});
     defer reader.close();
-    _ = try a.put(&.{ 1, 2, 3 }, false);
-    _ = try b.put(&.{ 2, 4 }, true);
+    _ = try a.put(&.{ 1, 2, 3 }, 0, false, "");
+    _ = try b.put(&.{ 2, 4 }, 0, true, "");
     const view = try a.live.take_view();
     defer view.release();
     try b.live.checkpoint(&b.diagnostic);
     _ = try b.delete(&.{1});
     for ([_]*Handle{ &a, &b, &reader }) |one| try one.expect_rows(&.{ 3, 2, 4 });
-    _ = try a.put(&.{5}, false);
+    _ = try a.put(&.{5}, 0, false, "");
     try b.expect_rows(&.{ 3, 2, 4, 5 });
 
     // The view of before b's checkpoint still stands for a's rows; what changed since is dead in the segment, or stays behind.
@@ -238,7 +161,7 @@ test "checkpoints of another writer keep rows and their order; its commits move"
     try std.testing.expectEqual(0, a.live.held.items.len);
     for ([_]*Handle{ &b, &reader }) |one| try std.testing.expectEqual(.moved, try one.live.refresh(&one.diagnostic));
     for (0..2) |_| {
-        try std.testing.expectEqual(.moved, (try b.put(&.{6}, false)).outcome);
+        try std.testing.expectEqual(.moved, (try b.put(&.{6}, 0, false, "")).outcome);
         try std.testing.expectEqual(.moved, (try b.live.commit(other, &b.diagnostic)).outcome);
     }
     var later: [32]u8 = undefined;
@@ -247,8 +170,8 @@ test "checkpoints of another writer keep rows and their order; its commits move"
     try b.open(&world, .{ .writable = true }, &.{.{ .numbers = &ids }});
     defer b.close();
     try std.testing.expectEqual(.stale, (try b.live.commit(other, &b.diagnostic)).outcome);
-    try std.testing.expectEqual(.duplicate, (try b.put(&.{3}, false)).outcome);
-    try std.testing.expectEqual(1, (try b.put(&.{ 2, 6 }, true)).replaced);
+    try std.testing.expectEqual(.duplicate, (try b.put(&.{3}, 0, false, "")).outcome);
+    try std.testing.expectEqual(1, (try b.put(&.{ 2, 6 }, 0, true, "")).replaced);
     try a.expect_rows(&.{ 4, 5, 2, 6 });
     try std.testing.expectEqual(2, b.live.segments.items[0].deleted_count); // 1 and 2
 }
@@ -296,18 +219,18 @@ test "a page that somebody deletes is made again, and readers find it" {
     defer b.close();
     try reader.open(&world, .{}, &.{});
     defer reader.close();
-    _ = try a.put(&.{1}, false);
+    _ = try a.put(&.{1}, 0, false, "");
     for (0..3) |turn| {
         try world.tmp.dir.deleteFile(page_file.file_name);
         for ([_]*Handle{ &a, &b, &reader }) |one| one.store.looked_us = 0;
         const id: i64 = @intCast(10 * turn + 2);
         if (turn < 2) {
-            _ = try a.put(&.{id}, false);
-            _ = try b.put(&.{id + 1}, false);
+            _ = try a.put(&.{id}, 0, false, "");
+            _ = try b.put(&.{id + 1}, 0, false, "");
         } else { // one that only searches makes it, too
             _ = try b.live.refresh(&b.diagnostic);
-            _ = try a.put(&.{id}, false);
-            _ = try a.put(&.{id + 1}, false);
+            _ = try a.put(&.{id}, 0, false, "");
+            _ = try a.put(&.{id + 1}, 0, false, "");
         }
         try world.tmp.dir.access(page_file.file_name, .{});
         for ([_]*Handle{ &a, &b, &reader }) |one| {
@@ -327,15 +250,15 @@ test "a call gives up when the lock is not free in time, and searches go on" {
     defer a.close();
     try b.open(&world, .{ .writable = true, .timeout_ns = 20 * std.time.ns_per_ms }, &.{});
     defer b.close();
-    _ = try a.put(&.{1}, false);
+    _ = try a.put(&.{1}, 0, false, "");
     try std.testing.expect(try a.store.lock(0));
-    try std.testing.expectError(error.Busy, b.put(&.{2}, false));
+    try std.testing.expectError(error.Busy, b.put(&.{2}, 0, false, ""));
     var text: [64]u8 = undefined;
     try std.testing.expectEqualStrings(try std.fmt.bufPrint(&text, "process {d} writes to this index", .{a.store.process}), b.diagnostic.message());
     try b.expect_rows(&.{1});
     try b.live.sync(&b.diagnostic);
     a.store.unlock();
-    _ = try b.put(&.{2}, false);
+    _ = try b.put(&.{2}, 0, false, "");
     try b.live.finish(&b.diagnostic);
     try a.expect_rows(&.{ 1, 2 });
 }
@@ -347,11 +270,11 @@ test "the last writer that closes leaves a log that says it is whole; reservatio
     var b: Handle = undefined;
     try a.writer(&world);
     try b.writer(&world);
-    _ = try a.put(&.{1}, false);
-    _ = try b.put(&.{2}, false);
+    _ = try a.put(&.{1}, 0, false, "");
+    _ = try b.put(&.{2}, 0, false, "");
     try a.live.finish(&a.diagnostic);
     a.close();
-    _ = try b.put(&.{3}, false);
+    _ = try b.put(&.{3}, 0, false, "");
     try b.live.finish(&b.diagnostic);
     try std.testing.expect(b.live.last_is_promise and b.live.position.promise == b.live.position.offset - wal_file.record_header_bytes);
     b.close();
@@ -377,7 +300,7 @@ test "writers in many threads and handles lose nothing, and every search that be
             defer handle.close();
             for (0..40) |i| {
                 const id: i64 = @intCast(100 * number + i);
-                const done = try handle.put(&.{ id, id + 50 }, false);
+                const done = try handle.put(&.{ id, id + 50 }, 0, false, "");
                 if (done.rows != 2) return error.NotDone;
                 if (i % 4 == 3 and (try handle.delete(&.{id})).rows != 1) return error.NotDeleted;
                 _ = try handle.live.refresh(&handle.diagnostic);

@@ -355,7 +355,7 @@ pub const World = struct {
         process.was_blind = process.was_blind or !self.has_page(&handle.live);
         while (true) {
             const deletions = self.page_deletions;
-            const changes = if (handle.live.changes_place()) |place| @atomicLoad(u64, place, .acquire) else null;
+            const changes = if (handle.live.page) |page| page.changes.load(.acquire) else null;
             if (changes == null or changes != handle.changes_seen or deletions > 0) {
                 if (try handle.live.refresh(&handle.diagnostic) == .moved) return self.open_again(process);
                 handle.changes_seen = changes;
@@ -480,10 +480,16 @@ pub const World = struct {
             return self.allocator.destroy(handle);
         }
         // What it makes is not yet in any manifest.
-        if (is_open) for (process.handle.?.live.held.items) |one| handle.live.hold_segment(one.path, &handle.diagnostic) catch {};
+        if (is_open) for (process.handle.?.live.held.items) |one| try keep_holding(&handle.live, one.path);
         self.close(process);
         if (is_open) return self.adopt(process, handle);
         self.allocator.destroy(handle);
+    }
+
+    /// The library holds a folder that it makes through the former handle, which lives as long.
+    fn keep_holding(live: *Live, path: []const u8) !void {
+        const hold = live.store.hold(path) catch return;
+        try live.held.append(live.allocator, .{ .path = try live.allocator.dupe(u8, path), .hold = hold });
     }
 
     /// In the middle of a longer work of the process only what does not end it: `is_inside`.
