@@ -201,6 +201,12 @@ class Served:
         self.process.terminate()
         return self._ended()
 
+    def kill(self) -> None:
+        """End it at once. One that has ended stays as it is."""
+        self.process.kill()
+        self.process.communicate(timeout=60)
+        self._log.close()
+
     def _ended(self) -> tuple[int, str]:
         rest, _ = self.process.communicate(timeout=60)
         with self._log as log:

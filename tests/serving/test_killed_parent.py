@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -38,8 +37,7 @@ def test_the_processes_of_a_killed_server_end_and_release_the_index(
         processes = [*children(served, b"shard.process"), *children(served, b"gateway_process")]
         assert len(processes) == 3
     finally:
-        served.process.send_signal(signal.SIGKILL)
-        served.process.communicate(timeout=60)
+        served.kill()
     killed_at = time.monotonic()
     while [pid for pid in processes if os.path.exists(f"/proc/{pid}/exe")]:  # none of a zombie
         assert time.monotonic() < killed_at + END_S, "the processes of the killed one live on"

@@ -81,8 +81,7 @@ def gateway(*arguments: str) -> Iterator[tuple[Served, Client]]:
         with Client(served.url, collection=arguments[1], retries=0, timeout_s=60) as client:
             yield served, client
     finally:
-        served.process.kill()
-        served.process.communicate(timeout=60)
+        served.kill()
 
 
 def test_detached_shards_run_until_they_are_stopped(address: str, path: Path) -> None:
@@ -154,8 +153,7 @@ def test_a_killed_gateway_that_started_its_shards_leaves_them_running(address: s
         assert again.returncode == 1
         assert "`velo stop plays-2` ends it" in again.stderr
     finally:
-        served.process.kill()
-        served.process.communicate(timeout=60)
+        served.kill()
         assert Cluster.end("plays-2") == SHARDS
 
 

@@ -201,5 +201,4 @@ def test_a_draining_server_is_not_ready_and_still_answers(
             assert answer.json()["shards_answered"] == SHARDS
         assert served.process.wait(timeout=30) == 0  # by itself, once the drain is over
     finally:
-        served.process.kill()
-        served.process.communicate()
+        served.kill()

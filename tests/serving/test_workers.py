@@ -41,9 +41,7 @@ def served(sharded_path: Path) -> Iterator[Served]:
     options = ["--workers", str(WORKERS), "--threads", "1", "--ready-shards", str(SHARDS), "--drain-s", "30"]
     server = Served(str(sharded_path), *options)
     yield server
-    if server.process.poll() is None:
-        server.process.kill()
-        server.process.communicate(timeout=60)
+    server.kill()
 
 
 def gateways(server: Served) -> list[int]:
