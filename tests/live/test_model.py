@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import velo
+from tests.live.other_process import other_process
 from tests.long import count
 from tests.rungs import LINKS, budget_of
 from velo import errors
@@ -28,9 +30,9 @@ _built: Path | None = None
 
 
 @cache
-def memory_of(links: int) -> int:
-    """The budget in which the index keeps so many links."""
-    return budget_of(built(), links)
+def memory_of(links: int | None) -> int | None:
+    """The budget in which the index keeps a number of links; none without one."""
+    return None if links is None else budget_of(built(), links)
 
 
 def built() -> Path:
@@ -56,7 +58,7 @@ some_ids = st.lists(st.one_of(st.sampled_from(IDS.tolist()), st.integers(-5, 10 
 
 
 class Machine(RuleBasedStateMachine):
-    """Two writers, a reader that sees what it refreshes, and what they must say."""
+    """Writers of two processes, a reader that sees what it refreshes, and what they must say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,27 +66,28 @@ class Machine(RuleBasedStateMachine):
         self.live = set(IDS.tolist())
         self.seen = set(self.live)
         self.sequence = 0
+        #: They take turns.
         self.writer: Any = None
-        #: Another handle of the same index, as another process has one; they take turns.
         self.other: Any = None
+        #: How the process of each opens an index.
+        self.opens: tuple[Callable[..., Any], Callable[..., Any]] = velo.open, other_process().open
         self.reader: Any = None
 
     @initialize(durability=st.sampled_from(["sync", "interval", "process"]), links=rungs)
     def start(self, durability: Any, links: int | None) -> None:
         shutil.copytree(built(), self.folder / "model.velo")
-        self.open(links, writable=True, durability=durability)
+        self.open_writer(links, durability)
         self.take_turns()
-        self.open(links, writable=True, durability=durability)
-        self.open(links)
+        self.open_writer(links, durability)
+        self.open_reader(links)
 
-    def open(self, links: int | None, **how: Any) -> None:
-        memory = None if links is None else memory_of(links)
-        follow = bool(how)
-        index = velo.open(self.folder / "model.velo", memory=memory, threads=1, follow=follow, **how)
-        if how:
-            self.writer = index
-        else:
-            self.reader = index
+    def open_writer(self, links: int | None, durability: str) -> None:
+        how: dict[str, Any] = {"writable": True, "durability": durability}
+        self.writer = self.opens[0](self.folder / "model.velo", memory=memory_of(links), threads=1, **how)
+
+    def open_reader(self, links: int | None) -> None:
+        path = self.folder / "model.velo"
+        self.reader = velo.open(path, memory=memory_of(links), threads=1, follow=False)
 
     def teardown(self) -> None:
         for index in (self.writer, self.other, self.reader):
@@ -100,6 +103,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def take_turns(self) -> None:
         self.writer, self.other = self.other, self.writer
+        self.opens = self.opens[::-1]
 
     @rule(ids=some_ids)
     def delete(self, ids: list[int]) -> None:
@@ -108,10 +112,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 9), ids=some_ids)
     def delete_by_filter(self, number: int, ids: list[int]) -> None:
-        gone = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live & set(ids)
         condition = velo.col("number") == number
-        vertices = self.writer._seen().filters.compile(condition).matches()
-        assert vertices.sum() == (number == NUMBERS).sum()
+        matching = {int(IDS[row]) for row in range(N) if NUMBERS[row] == number} & self.live
+        assert self.writer.count(condition) == len(matching)
+        gone = matching & set(ids)
         mask = (number == NUMBERS) & np.isin(IDS, ids)
         self.written(self.writer.delete(filter=mask), gone, 0)
 
@@ -123,7 +127,7 @@ class Machine(RuleBasedStateMachine):
     @rule(durability=st.sampled_from(["sync", "interval", "process"]), links=rungs)
     def reopen(self, durability: Any, links: int | None) -> None:
         self.writer.close()
-        self.open(links, writable=True, durability=durability)
+        self.open_writer(links, durability)
 
     @rule()
     def flush(self) -> None:
@@ -137,7 +141,7 @@ class Machine(RuleBasedStateMachine):
     @rule(links=rungs)
     def reopen_reader(self, links: int | None) -> None:
         self.reader.close()
-        self.open(links)
+        self.open_reader(links)
         self.seen = set(self.live)
 
     @rule()

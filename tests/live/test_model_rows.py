@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import velo
+from tests.live.other_process import other_process
 from tests.live.rows import no_room
 from tests.long import count
 from velo import errors
 
 DIM, IDS = 4, 60
 #: What a row may hold: each value is a vector and a number, modulo 5 unless an update changed it.
-VALUES = np.random.default_rng(21).normal(size=(500, DIM)).astype(np.float32)
+_NORMAL = np.random.default_rng(21).normal(size=(500, DIM))
+VALUES = {
+    "float32": _NORMAL.astype(np.float32),
+    "float16": _NORMAL.astype(np.float16),
+    "int8": np.rint(_NORMAL * 25).astype(np.int8),
+    "uint8": np.rint(_NORMAL * 25 + 120).astype(np.uint8),
+}
 SCHEMA = pa.schema([("number", pa.int16()), ("value", pa.int64())])
 
 some_ids = st.lists(st.integers(0, IDS - 1), min_size=1, max_size=12, unique=True)
-values = st.integers(0, len(VALUES) - 1)
+values = st.integers(0, len(_NORMAL) - 1)
+
+
+def distances_of(metric: str, rows: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Distances in float64."""
+    rows, query = rows.astype(np.float64), query.astype(np.float64)
+    products = rows @ query
+    if metric == "l2":
+        return np.asarray(((rows - query) ** 2).sum(axis=1))
+    if metric == "ip":
+        return -products
+    return 1 - products / np.sqrt((rows**2).sum(axis=1) * (query**2).sum())
 
 
 class Machine(RuleBasedStateMachine):
-    """Two writers, a reader that sees what it refreshes, and a dict from each id to its value."""
+    """Writers of two processes, a reader that sees what it refreshes, and a dict from ids to values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +58,28 @@ class Machine(RuleBasedStateMachine):
         self.added: dict[str, int | None] = {}
         self.marks: dict[Any, dict[str, int | None]] = {}
         self.sequence = self.seen_sequence = 0
+        #: They take turns.
         self.writer: Any = None
-        #: Another handle of the same index, as another process has one; they take turns.
         self.other: Any = None
+        #: How the process of each opens an index.
+        self.opens: tuple[Callable[..., Any], Callable[..., Any]] = velo.open, other_process().open
         self.reader: Any = None
         self.strings = False
+        self.metric = "l2"
+        self.values = VALUES["float32"]
 
-    @initialize(durability=st.sampled_from(["sync", "interval", "process"]), strings=st.booleans())
-    def start(self, durability: Any, strings: bool) -> None:
-        self.strings = strings
-        self.writer = velo.create(self.path, dim=DIM, metadata=SCHEMA, durability=durability, threads=1)
-        self.other = velo.open(self.path, writable=True, durability=durability, threads=1)
+    @initialize(
+        durability=st.sampled_from(["sync", "interval", "process"]),
+        strings=st.booleans(),
+        metric=st.sampled_from(["l2", "ip", "cosine"]),
+        dtype=st.sampled_from(list(VALUES)),
+    )
+    def start(self, durability: Any, strings: bool, metric: Any, dtype: str) -> None:
+        self.strings, self.metric, self.values = strings, metric, VALUES[dtype]
+        self.writer = velo.create(
+            self.path, dim=DIM, metric=metric, metadata=SCHEMA, durability=durability, threads=1
+        )
+        self.other = self.opens[1](self.path, writable=True, durability=durability, threads=1)
         self.reader = velo.open(self.path, threads=1, follow=False)
 
     def teardown(self) -> None:
@@ -63,6 +93,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(["insert", "upsert"]), ids=some_ids, value=values)
     def more_than_there_is_room_for(self, verb: str, ids: list[int], value: int) -> None:
+        if self.opens[0] is not velo.open:  # the limit is one of this process
+            self.take_turns()
         segments = len(self.writer.info()["live"]["parts"])
         before = self.sequence
         with no_room(self.writer):
@@ -71,17 +103,17 @@ class Machine(RuleBasedStateMachine):
 
     def write(self, verb: str, ids: list[int], value: int) -> None:
         keys = self.named(ids)
-        chosen = [(value + 7 * place) % len(VALUES) for place in range(len(ids))]
+        chosen = [(value + 7 * place) % len(self.values) for place in range(len(ids))]
         table: dict[str, Any] = {"number": [one % 5 for one in chosen], "value": chosen}
         table |= {name: [one % 3 for one in chosen] for name in self.added}
         there = set(keys) & self.live.keys()
         if verb == "insert" and there:
             try:
-                self.writer.insert(VALUES[chosen], keys, table)
+                self.writer.insert(self.values[chosen], keys, table)
             except errors.DuplicateIdError:
                 return
             raise AssertionError("an id has two rows")
-        done = getattr(self.writer, verb)(VALUES[chosen], keys, table)
+        done = getattr(self.writer, verb)(self.values[chosen], keys, table)
         self.sequence += 1
         assert (done.rows, done.replaced, done.sequence) == (len(ids), len(there), self.sequence)
         self.live |= {key: (one, one % 5) for key, one in zip(keys, chosen, strict=True)}
@@ -155,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         self.reader.snapshot(copy)
         velo.verify(copy)
         with velo.open(copy, threads=1) as index:
-            self.check(index, self.live, VALUES[5])
+            self.check(index, self.live, self.values[5])
         shutil.rmtree(copy)
 
     def gone(self, done: velo.Written, keys: set[Any]) -> None:
@@ -188,11 +220,12 @@ class Machine(RuleBasedStateMachine):
     @rule(durability=st.sampled_from(["sync", "interval", "process"]))
     def reopen(self, durability: Any) -> None:
         self.writer.close()
-        self.writer = velo.open(self.path, writable=True, durability=durability, threads=1)
+        self.writer = self.opens[0](self.path, writable=True, durability=durability, threads=1)
 
     @rule()
     def take_turns(self) -> None:
         self.writer, self.other = self.other, self.writer
+        self.opens = self.opens[::-1]
 
     @rule()
     def refresh(self) -> None:
@@ -215,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         for key in self.named(ids):
             if key in self.live:
                 value, number = self.live[key]
-                assert self.writer.get_vectors([key]).tolist() == [VALUES[value].tolist()]
+                assert self.writer.get_vectors([key]).tolist() == [self.values[value].tolist()]
                 row = {"id": key, "number": number, "value": value}
                 row |= {name: self.mark(key, name) for name in self.added}
                 assert self.writer.get([key]).to_pylist() == [row]
@@ -233,7 +266,7 @@ class Machine(RuleBasedStateMachine):
             passing = {
                 key: row for key, row in state.items() if (row[1] >= number if least else row[1] == number)
             }
-            self.check(index, passing, VALUES[value], filter=condition)
+            self.check(index, passing, self.values[value], filter=condition)
             assert index.count(condition) == len(passing)
 
     @precondition(lambda self: self.live)
@@ -241,17 +274,16 @@ class Machine(RuleBasedStateMachine):
     def search_among(self, value: int, among: list[int]) -> None:
         keys = self.named(among)
         passing = {key: self.live[key] for key in keys if key in self.live}
-        self.check(self.writer, passing, VALUES[value], filter=pa.array(keys))
+        self.check(self.writer, passing, self.values[value], filter=pa.array(keys))
 
     @precondition(lambda self: self.writer is not None)
     @invariant()
     def agree(self) -> None:
         for index, state in ((self.writer, self.live), (self.other, self.live), (self.reader, self.seen)):
             assert len(index) == len(state)
-            self.check(index, state, VALUES[3])
+            self.check(index, state, self.values[3])
 
-    @staticmethod
-    def check(index: Any, state: dict[Any, tuple[int, int]], query: np.ndarray, **how: Any) -> None:
+    def check(self, index: Any, state: dict[Any, tuple[int, int]], query: np.ndarray, **how: Any) -> None:
         found = index.search(query, 2 * IDS, list_size=512, return_metadata=True, **how)
         count = int(found.counts[0])
         ids = found.ids[:count].tolist()
@@ -260,8 +292,8 @@ class Machine(RuleBasedStateMachine):
         numbers = found.metadata["number"].to_pylist()
         assert dict(zip(ids, zip(values_found, numbers, strict=True), strict=True)) == state
         if count:  # the nearest, by plain arithmetic, as far as codes tell distances apart
-            exact = ((VALUES[values_found] - query) ** 2).sum(axis=1)
-            assert exact[0] <= exact.min() + 0.05 * exact.max()
+            exact = distances_of(self.metric, self.values[values_found], query)
+            assert exact[0] <= exact.min() + 0.05 * np.abs(exact).max()
             assert (np.diff(found.distances[:count]) >= 0).all()
 
 
