@@ -81,7 +81,7 @@ def _part(
 
 
 def completed(bom: dict[str, Any], parts: list[Component]) -> dict[str, Any]:
-    """The list of an environment, of which what the package needs stays (no pip), and the native parts."""
+    """The packages of an environment that velo needs (not pip), and the native parts."""
     subject = bom["metadata"]["component"]
     edges = {edge["ref"]: edge.get("dependsOn", []) for edge in bom["dependencies"]}
     edges[subject["bom-ref"]] = sorted([*edges[subject["bom-ref"]], *(part["bom-ref"] for part in parts)])

@@ -379,7 +379,7 @@ typedef struct velo_search_out {
     uint32_t *records_used;        /* of them, those that ended in the list or the results */
     uint32_t *shared_reads;        /* pages that another query's read brought; they are not among `reads` */
     int32_t *error_files;          /* whose page it is: 0 pages.bin, 1 vectors.bin */
-    uint32_t *outside;             /* 1 where the query lies outside the rows, of which no calibration knows anything */
+    uint32_t *outside;             /* 1 where the query lies outside the rows, which no calibration measured */
 } velo_search_out;
 
 /* Blocking. `queries` are query_count rows of dim elements, contiguous. filters: NULL, or filter_count handles with
@@ -855,7 +855,7 @@ int32_t velo_live_schema(velo_live live, char *text_out, uint64_t capacity, uint
 /* Columns were added: the schema from now on, where it is still of `version`; else nothing is done, and the outcome is
  * VELO_OUTCOME_STALE. On the device when this returns. Segments and records stay as they are: they may lack the last columns. */
 int32_t velo_live_set_schema(velo_live live, const char *schema, uint64_t version, velo_live_done *done_out);
-/* Takes away segments that were folded, as far as nobody holds a shared flock on their folder. */
+/* Removes merged segments, except those whose folder has a shared flock. */
 int32_t velo_live_sweep(velo_live live);
 int32_t velo_live_view_close(velo_live_view *view);
 /* All changes so far are on the device when it returns. */

@@ -36,7 +36,7 @@ PLANS_SEEN = 10
 #: The set that is made here.
 ZIPF = "zipf-tags"
 TAGS, TAGS_A_ROW = 2000, 8
-#: Rows that pass, where the tags' queries are told apart: below and above which filter plans change.
+#: Rows that pass, at which queries of tags are divided: filter plans change there.
 TAG_BOUNDS = (100, 3000, 10_000)
 
 

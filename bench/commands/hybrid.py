@@ -1,4 +1,4 @@
-"""``bench hybrid``: words, vectors and both over the set `text`, for items that somebody has in mind.
+"""``bench hybrid``: words, vectors and both over the set `text`, for items that a user has in mind.
 
 An item is asked for by its name, by a paraphrase (``hybrid_asked.tsv``), or by its summary. Vectors of
 the requests come from the model that the set's own came from, by the script that made the set. It needs the
@@ -157,7 +157,7 @@ REPORT = Report(
     module=__name__,
     title="Words beside vectors",
     about="{dataset}: descriptions of packages, cosine, 25 % of the vectors in memory, recall 0.95. An item "
-    "is a package that somebody has in mind. It is asked for by its name, by a paraphrase (written by hand, "
+    "is a package that a user has in mind. It is searched for by its name, by a paraphrase (written by hand, "
     "without a look at the summaries), or by its summary, quoted. The set's vectors were made of name, "
     "summary and description together, so vectors alone know more than words of the summary do. "
     "{machine_line}",

@@ -73,7 +73,7 @@ def bytes_written() -> int:
 
 
 def share_of(context: Context, float32_bytes: int, option: str = "memory") -> int:
-    """The budget in bytes of an index whose vectors take so many bytes as float32."""
+    """The budget in bytes of an index, given the bytes of its vectors as float32."""
     share = context.options.get(option) or context.options["memory"]
     return int(float(str(share).rstrip("%")) / 100 * float32_bytes)
 

@@ -144,7 +144,7 @@ def stamps_of(rows: pa.Table) -> dict[Any, Any]:
 
 
 class Reader(Caller):
-    """Searches, looks rows up and counts them; whoever it asks, an answer is of one build."""
+    """Searches, looks rows up and counts them; every answer is of one build."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Reader(Caller):
 
 
 class Writer(Caller):
-    """Upserts, updates and deletes rows of its own, repeats what was refused, and looks what is there."""
+    """Upserts, updates and deletes rows of its own, repeats what was refused, and checks its rows."""
 
     def __init__(
         self, number: int, ledger: Ledger, connect: Callable[[], Client], dim: int, seed: int

@@ -33,7 +33,7 @@ def library() -> dict[str, str | None]:
 
 
 def is_changed(library: dict[str, str | None]) -> bool:
-    """Whether nobody can say what ``library`` was: the commit alone does not."""
+    """Whether ``library`` is unknown: the commit alone does not identify it."""
     return library["commit"] == "unknown" or str(library["commit"]).endswith(CHANGES)
 
 

@@ -190,7 +190,7 @@ def test_leftovers_of_a_killed_overwrite_are_resumed_or_removed(
     elif next_call == "plain":
         with pytest.raises(errors.IndexExistsError):
             again(path)
-        assert contents(path) == before, "what was there is there again"
+        assert contents(path) == before, "the files differ from those before"
         again(path, overwrite=True)
     else:
         told = run_python("import velo.cli; velo.cli.main()", "verify", path, "--clean")

@@ -120,7 +120,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a build that nobody disturbs makes."""
+    """The files of an undisturbed build."""
     path = tmp_path_factory.mktemp("whole") / "i"
     build_shard(path, as_source(rows()), options(page_codes=True), metadata={"a": list(range(N))})
     return contents(path)

@@ -217,7 +217,7 @@ def test_search_by_groups_and_by_radius(built: Path, files: Path, tmp_path: Path
     document(*asked, "--radius", radius, "--output", tmp_path / "near.npz")
     assert np.load(tmp_path / "near.npz")["lims"].tolist() == within["lims"]
     assert run(*asked, "--radius", radius).returncode == 0
-    # However many lie within, a query is 20 lines and one that says that there are more.
+    # However many lie within, a query prints 20 lines and one for the rest.
     assert len(run(*asked, "--radius", "inf", "--show", 1).stdout.splitlines()) < 32
     quiet = document(*asked, "--show", 0)
     assert not {"ids", "distances"} & set(quiet)

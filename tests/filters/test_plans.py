@@ -30,7 +30,7 @@ class Truth:
         self.distances = (base**2).sum(1) + (asked**2).sum(1)[:, None] - 2 * asked @ base.T
 
     def recall(self, result: velo.SearchResult, masks: Any) -> float:
-        """Hits at least as near as the k-th match, over the matches that there are; every hit must pass."""
+        """Hits at least as near as the k-th match, over the existing matches; every hit must pass."""
         shares = []
         for query, row in enumerate(self.distances):
             mask = masks[query]

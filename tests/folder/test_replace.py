@@ -66,7 +66,7 @@ def test_an_unfinished_folder_is_found_again_and_a_complete_one_is_emptied(tmp_p
         assert os.listdir(folder) == ["work"]
         complete(folder, "new")
         complete(left / "shard", "")
-    complete(left, "of which vectors, nobody knows")
+    complete(left, "of unknown vectors")
     complete(left / "shard", "")
     with folder_to_fill(target, True, LAST) as folder:
         assert os.listdir(folder) == []

@@ -1,4 +1,4 @@
-"""Readers and writers: what goes out comes back, in chunks, and damage is told with file and byte."""
+"""Readers and writers: written rows are read back, in chunks, and damage is reported with file and byte."""
 
 from __future__ import annotations
 

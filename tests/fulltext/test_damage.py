@@ -141,7 +141,7 @@ def test_segments_of_live_data(tmp_path: Path) -> None:
 
 
 def fill(path: Path) -> None:
-    """Take all room that there is."""
+    """Use all free space."""
     with contextlib.suppress(OSError), open(path, "wb", buffering=0) as filler:
         while True:
             filler.write(b"\0" * 4096)

@@ -117,7 +117,7 @@ def do(what: str, path: str | Path, watch: Callable[[], None]) -> None:
 
 
 def check(path: Path, allowed: list[State]) -> None:
-    """One of these states is there, and whoever is asked tells of that one: columns, vectors and words."""
+    """One of these states is found, by columns, vectors and words alike."""
     with velo.open(path, threads=1) as index:
         rows = index.rows(limit=10 * ROWS)
         ids = rows["id"].to_pylist()

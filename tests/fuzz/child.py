@@ -1,4 +1,4 @@
-"""Uses the folders that it is told on its standard input in every way, and answers a line of JSON for each.
+"""Uses the folders named on its standard input in every way, and answers a line of JSON for each.
 
 It runs apart, so that a signal or a hang ends it and not its parent.
 """

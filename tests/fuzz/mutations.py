@@ -219,7 +219,7 @@ def mutate(sound: Sound, folder: Path, seed: int) -> list[str]:
             what, raw = change_json(draw, statistics)
             files[name][:] = json.dumps(statistics).replace(f'"{_RAW}"', raw or "").encode()
         elif name in sound.fields and len(files[name]) == len(sound.files[name]) and draw.random() < 0.75:
-            # By name first: else nearly all would be codes and lists, of which there are most.
+            # By name first: else nearly all would be codes and lists, the most frequent ones.
             by_name: dict[str, list[Field]] = {}
             for field in sound.fields[name]:
                 by_name.setdefault(field.name, []).append(field)
@@ -259,4 +259,4 @@ def _try_to_mend(name: str, data: bytearray, manifest: dict[str, Any]) -> None:
     try:
         mended(name, data, manifest)
     except struct.error:
-        return  # cut so short that there is nothing to mend
+        return  # too short to mend

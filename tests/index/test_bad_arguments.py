@@ -80,7 +80,7 @@ def test_a_typed_error(index: velo.Index, call: Callable[[velo.Index], Any]) -> 
 
 
 def test_a_degree_below_the_usual_links_is_enough(tmp_path: Path) -> None:
-    """What is kept in memory follows the degree where nobody says otherwise."""
+    """The links kept in memory follow the degree by default."""
     for degree, kept in ((24, 24), (40, 32)):
         with velo.build(tmp_path / str(degree), ROWS, degree=degree, calibrate=False) as made:
             assert (made.info()["degree"], made.info()["links_built"]) == (degree, kept)

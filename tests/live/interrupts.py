@@ -2,7 +2,7 @@
 
 Python looks for signals where a call has returned and where a function begins. Those places are counted in
 every Python frame below a verb, velo's own, the standard library's and those of other packages; at one of
-them ``act`` is called. Imports are left alone: half a module is nobody's data.
+them ``act`` is called. Imports are left alone: half a module is no data.
 """
 
 from __future__ import annotations

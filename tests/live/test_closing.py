@@ -65,7 +65,7 @@ def test_a_thread_that_cannot_start_is_started_by_the_next_who_asks(
                 index.flush()
             with pytest.raises(errors.OutOfMemoryError, match="no thread starts"):
                 index.optimize()
-            index.optimize(wait=False)  # nobody needs it now
+            index.optimize(wait=False)  # it is not needed yet
             index.insert(ROWS)
             index.delete(list(range(100)))
             assert len(index) == 300

@@ -134,7 +134,7 @@ def test_a_worker_begins_later_sooner_or_never() -> None:
     worker = Worker(lambda: done.append(1), lambda failure: None)
     worker.ask(after_s=600)
     assert not worker.is_busy
-    assert worker.wait(timeout_s=0), "for what begins later nobody waits"
+    assert worker.wait(timeout_s=0), "later searches are not waited for"
     worker.ask()
     assert worker.wait(timeout_s=60)
     assert done == [1], "asked twice before it began, it works once"

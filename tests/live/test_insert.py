@@ -390,7 +390,7 @@ def test_a_commit_in_the_background_gives_way(tmp_path: Path, monkeypatch: pytes
     with velo.create(tmp_path / "a", dim=DIM, durability="process", threads=1) as index:
         index.insert(vectors_of(900))
         index.flush()
-        assert seen == [usual]  # somebody waits for it
+        assert seen == [usual]  # a writer waits for it
         index.insert(vectors_of(900))
         assert index._folders[0].compactor is not None
         index._folders[0].compactor.begin()
@@ -463,7 +463,7 @@ def test_dead_rows_give_back_their_room(tmp_path: Path) -> None:
 def test_a_commit_that_fails_fails_no_write_that_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that was written must not look as if it was not; who needs the room, or asks, is told."""
+    """A written row must not look missing; `info` and calls that need the room report the failure."""
     from velo.compaction import segment_builder
 
     def fail(path: Path, *_: Any, **__: Any) -> None:

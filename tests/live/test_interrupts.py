@@ -34,7 +34,7 @@ def metadata(ids: list[int], plus: int = 0) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Verb:
-    """A call, and the rows that there are once it has returned."""
+    """A call, and the rows after its return."""
 
     call: Callable[[velo.Index], object]
     after: Callable[[Rows], Rows] = dict

@@ -1,4 +1,4 @@
-"""A process that writes is killed at random moments; what it was told to be done is there."""
+"""A process that writes is killed at random moments; its acknowledged calls are there."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_a_large_call_refuses_what_small_calls_refuse(index: velo.Index, tmp_pat
 
 
 def test_row_numbers_of_a_failed_call_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the call that it was for came to nothing; and nobody upserts one that was never told."""
+    """Also where its own call failed; and an id that was never returned is not upserted."""
     vectors = vectors_of(30)
     build = segment_builder.build_segment
     assert build is not None
@@ -551,7 +551,7 @@ def test_a_killed_large_call_is_complete_or_absent(tmp_path: Path, step: str) ->
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "process"])
 def test_a_large_call_is_durable_when_it_returns(tmp_path: Path, durability: Any) -> None:
-    """And with it all that was written before, whoever waits for a sync of that."""
+    """And with it all earlier writes, including those of calls that wait for a sync."""
     with velo.create(tmp_path / "a", dim=DIM, threads=1, durability=durability) as index:
         before = index.insert(vectors_of(3))
         with no_room(index):

@@ -226,7 +226,7 @@ def test_recall_is_kept_where_merges_have_as_little_as_searches(tmp_path: Path) 
         index.optimize()
         (segment,) = index.info()["live"]["parts"]
         found = index.search(queries, k=10, recall=0.95)
-    assert read_manifest(tmp_path / "i" / segment["path"]).calibration is not None, "nobody measured it"
+    assert read_manifest(tmp_path / "i" / segment["path"]).calibration is not None, "it was not measured"
     kept = [len(set(ids) & set(near)) for ids, near in zip(found.ids.tolist(), nearest.tolist(), strict=True)]
     assert np.mean(kept) / 10 >= 0.94
 

@@ -58,7 +58,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[velo.Index]:
-    """An index as it was built, of the rows below N; nothing is merged that nobody asked for."""
+    """An index as it was built, of the rows below N; no merge begins by itself."""
     monkeypatch.setattr(compactor, "_LATER_S", 600.0)
     path = tmp_path / "i.velo"
     velo.build(path, VECTORS[:N], ids=np.arange(N), store_vectors=True, calibrate=False, threads=1).close()

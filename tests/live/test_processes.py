@@ -24,7 +24,7 @@ from velo import errors
 from velo.compaction import compactor
 from velo.testing import synthetic_vectors
 
-#: Does what it is told: each line has the name of a method, its arguments, and how to show its result.
+#: Calls methods: each line of its input has the name of a method and its arguments.
 SERVANT = """
     import json, sys
     import numpy as np
@@ -309,7 +309,7 @@ def test_a_folder_may_be_moved_under_its_processes(path: Path) -> None:
         index.flush()
         assert other("delete", [0])["rows"] == 1
         assert ids_of(index) == list(range(1, 10))
-        path.mkdir()  # somebody else's
+        path.mkdir()  # another program's
         assert other("optimize") is None
         index.insert(vectors_of(1), [0], table([0]))
         assert len(other("rows")) == 10

@@ -1,4 +1,4 @@
-"""Processes read while another writes and merges segments: nobody sees half of a call, or an error."""
+"""Processes read while another writes and merges segments: no reader sees half of a call, or an error."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, NEW, DIM = 1630, 300, 24
 
-#: Merges, and is killed where it is told.
+#: Merges, and is killed at a given point.
 PROGRAM = """
     import functools, os, signal, sys
     import velo
@@ -318,7 +318,7 @@ def test_a_killed_merge_with_damaged_state_loses_no_row(
         file.with_suffix("").rename(tmp_path / "elsewhere")
     else:
         told = json.loads(content)
-        told["parts"][0][0] = "somebody else's"
+        told["parts"][0][0] = "another index's"
         file.write_text(json.dumps(told))
     with velo.open(path, writable=True, threads=1) as index:
         index.insert(np.zeros((1, DIM), np.float32), [N + NEW])

@@ -378,7 +378,7 @@ def test_a_query_is_outside_where_it_is_outside_of_all_segments(tmp_path: Path) 
         assert found.stats["outside"].tolist() == [0, 0, 1]
         assert found.ids[:2, 0].tolist() == [3, 1_503]
         assert found.expected is not None
-        assert found.expected.recall is None  # nobody measured queries like the last
+        assert found.expected.recall is None  # no measured query is like the last
         inside = index.search(near[:4], 3, recall=0.9)
         assert inside.expected is not None
         assert inside.expected.recall is not None
@@ -386,7 +386,7 @@ def test_a_query_is_outside_where_it_is_outside_of_all_segments(tmp_path: Path) 
 
 
 def test_cosine_distances_of_new_rows_are_those_of_the_format(tmp_path: Path) -> None:
-    """Zero vectors have a distance of their own, and rows far from the origin are told apart."""
+    """Zero vectors have a distance of their own, and rows far from the origin are distinguished."""
     rng = np.random.default_rng(8)
     rows = (1000 + rng.normal(size=(1500, 16))).astype(np.float32)
     queries = (1000 + rng.normal(size=(10, 16))).astype(np.float32)

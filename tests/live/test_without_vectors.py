@@ -100,7 +100,7 @@ def built(
 
 @pytest.fixture
 def nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is merged that nobody asked for."""
+    """No merge begins by itself."""
     monkeypatch.setattr(compactor, "_LATER_S", 600.0)
 
 

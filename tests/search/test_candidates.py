@@ -1,4 +1,4 @@
-"""Searches over somebody else's candidates: their distances, and nothing else is found, read or navigated."""
+"""Searches over given candidates: their distances, and nothing else is found, read or navigated."""
 
 from __future__ import annotations
 

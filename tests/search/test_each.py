@@ -15,7 +15,7 @@ from velo import errors
 
 
 class Told:
-    """Everything that was told, by row."""
+    """Everything that was reported, by row."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -71,7 +71,7 @@ def test_distances_are_those_of_float64(
         truth = brute_force(rows, queries, 10, metric=metric)
         estimated = index.search(queries, 10, list_size=400, exact=False)
         assert not np.array_equal(estimated.distances, found.distances)
-        # What vectors cost is told.
+        # Stats include the reads of vectors.
         pages = [one.stats["reads"] + one.stats["shared_reads"] for one in (estimated, found)]
         assert (pages[1] > pages[0]).all()
         assert (found.stats["rounds"] > estimated.stats["rounds"]).all()
@@ -235,7 +235,7 @@ def test_pages_of_vectors_of_every_size(dim: int, tmp_path: Path, random: np.ran
 
 
 def test_copies_beyond_count_and_zero_rows(tmp_path: Path, random: np.random.Generator) -> None:
-    """More copies than candidates are held: answers are right, if not all that there are."""
+    """More copies than candidates are held: answers are right, if not complete."""
     rows = np.repeat(random.normal(size=(3, 8)), 700, axis=0).astype(np.float32)
     rows[5] = 0
     with velo.build(tmp_path / "i", rows, metric="cosine", store_vectors=True, **QUICK) as index:

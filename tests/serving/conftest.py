@@ -78,7 +78,7 @@ def sharded_queries(sample: Any) -> np.ndarray:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whom clients trust unless they are told: reading all of them takes longer than most requests."""
+    """The default trust store of clients: reading all of it takes longer than most requests."""
     import certifi
 
     path = tmp_path_factory.mktemp("authority") / "one.pem"

@@ -233,7 +233,7 @@ class Seen:
 
 
 class Asker:
-    """Asks a gateway, from its host, again and again until it is told to end."""
+    """Queries a gateway, from its host, until it is stopped."""
 
     def __init__(self, gateway: Gateway, vectors: np.ndarray, timeout_s: float = 5.0) -> None:
         self.seen: list[Seen] = []
@@ -261,7 +261,7 @@ class Asker:
                 time.sleep(0.01)
 
     def until(self, true: Callable[[Seen], bool], within_s: float = PATIENCE_S) -> float:
-        """Wait for an answer of which something is true; when it came."""
+        """Wait for an answer that meets a condition; the time of its arrival."""
         end, place = time.monotonic() + within_s, len(self.seen)
         while True:
             for one in self.seen[place:]:

@@ -14,7 +14,7 @@ STORE_BYTES = 80 << 20
 
 
 class LocalRay:
-    """One Ray for all tests of a run; who needs another one ends it, and the next who asks starts it again.
+    """One Ray for all tests of a run; a test that needs another one ends it, and the next use restarts it.
 
     Its node has the label ``disks=here``, and so many of each resource as are given.
     """

@@ -121,7 +121,7 @@ def resident_bytes() -> int:
 
 
 async def overload(folder: Path, seconds: float) -> Told:
-    """Measure what a shard can answer, then ask twice as much for some seconds, whatever comes back."""
+    """Measure what a shard can answer, then send twice as much for some seconds, whatever the answers."""
     index = ExactIndex(np.zeros((10, 4), np.float32))
     plain, room = index.search_async, asyncio.Semaphore(AT_ONCE)
 

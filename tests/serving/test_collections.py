@@ -126,7 +126,7 @@ def test_a_collection_is_created_written_copied_and_dropped(shop: Shop, tmp_path
         (root / "shop.velo" / "notes.txt").unlink()
         assert admin.create("shop", dim=4)["dim"] == 4
     until(lambda: at_all(served, "shop"))
-    # Each gateway serves the one that there is now.
+    # Each gateway serves the current one.
     for _ in range(6):
         with Client(served.url, collection="shop", api_key=ADMIN) as client:
             assert client.upsert(np.eye(1, 4, dtype=np.float32), [5]).rows == 1

@@ -69,7 +69,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_but_its_files(th
         assert "unsafe" not in policy
         assert "require-trusted-types-for 'script'" in policy
         assert told.headers["x-content-type-options"] == "nosniff"
-        text = told.text.replace("http://www.w3.org/", "")  # names of markup, which nobody loads
+        text = told.text.replace("http://www.w3.org/", "")  # names of markup, which are not loaded
         assert "//" not in re.sub(r"^\s*//.*|  // .*", "", text, flags=re.MULTILINE), name
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", text

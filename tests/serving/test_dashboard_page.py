@@ -48,7 +48,7 @@ def browser() -> Iterator[Any]:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         try:
             one = play.chromium.launch(executable_path=found, args=sandbox)
-        except api.Error as error:  # as where a container lets nobody make a sandbox
+        except api.Error as error:  # as in a container without sandboxes
             if "VELO_CHROMIUM" in os.environ:
                 raise
             pytest.skip(f"LOUD: {found} does not start here: {str(error).splitlines()[0]}")
@@ -229,7 +229,7 @@ def test_a_wrong_filter_is_explained_beside_it(page: Any) -> None:
         search(page, filter=filter_text)
         expect(page.get_by_role("alert").first).to_contain_text(why)
     expect(field).to_have_attribute("aria-invalid", "true")
-    assert len(ids(page)) == 20  # what was there stays
+    assert len(ids(page)) == 20  # earlier rows stay
     search(page, filter="size < 3")
     expect(page.get_by_role("status")).to_have_text("2 rows pass")
     expect(page.get_by_role("alert").first).to_be_hidden()
@@ -344,7 +344,7 @@ def test_a_map_of_a_sample(page: Any) -> None:
     sofas = legend.filter(has_text="sofa")
     sofas.hover()
     expect(page.locator("#map .faint")).to_have_count(239 - 47)
-    # A value keeps its color in another sample, of which it has another share.
+    # A value keeps its color in another sample, where it has another share.
     color_of_rugs = legend.filter(has_text="rug").locator("circle").get_attribute("class")
     search(page, filter="kind = 'rug' OR kind = 'lamp' AND size < 50")
     expect(legend).to_have_count(2)

@@ -95,7 +95,7 @@ def test_the_engine_stops_when_the_client_disconnects(tmp_path: Path) -> None:
                 gone_at = time.monotonic()
                 writer.transport.abort()
                 while len(ended_at) == count or router.queries_admitted:
-                    assert time.monotonic() - gone_at < 5.0, "it went on searching for nobody"
+                    assert time.monotonic() - gone_at < 5.0, "it went on searching without a client"
                     await asyncio.sleep(0.0005)
                 waits.append(ended_at[-1] - gone_at)
                 assert router.shards()[0].calls_in_flight == 0

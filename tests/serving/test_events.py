@@ -138,7 +138,7 @@ def test_stopped_and_killed_shards_delay_nobody_and_come_back(
         assert victim.pid == pid
 
     async def killed(served: ServedCollection, victim: ShardProcess) -> None:
-        """Its connection is reset at once: nobody waits for a deadline, a trial or a probe."""
+        """Its connection is reset at once, without a wait for a deadline, a trial or a probe."""
         watched = Watched(served.router, sharded_queries)
         asking = asyncio.create_task(watched.ask(60))
         await asyncio.sleep(0.3)
@@ -193,7 +193,7 @@ def test_at_twice_the_load_requests_are_refused_early_and_none_is_late(tmp_path:
     assert told.longest_s <= in_time_s + told.stalled_s, told.summary()
     assert np.percentile(told.refused, 99) < 0.1 + told.stalled_s
     assert told.others == []
-    # Who is refused is told when to come back, in whole seconds.
+    # A refusal says when to retry, in whole seconds.
     assert told.retry_after_s
     assert all(1 <= seconds <= 2 for seconds in told.retry_after_s), told.summary()
     assert max(told.memory_bytes) - told.memory_bytes[0] < 32 << 20, told.summary()

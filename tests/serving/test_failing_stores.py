@@ -31,7 +31,7 @@ FAULT = "the peer is gone"
 
 
 class Store(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
-    """Folders of this machine that fail once so many bytes have passed, until they are told to be well."""
+    """Local folders that fail after a number of bytes, until they are repaired."""
 
     def __init__(self) -> None:
         self._local = pyarrow.fs.LocalFileSystem()

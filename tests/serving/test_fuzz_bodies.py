@@ -1,4 +1,4 @@
-"""Bodies bent at random: whatever comes in, what comes out is a request or an error of the client's."""
+"""Randomly changed bodies: each is a valid request or an error of the client."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_build_without_vectors_says_so(things_served: Served, things_vectors: 
 
 
 class Deleting:
-    """An index of which a row goes away between two looks."""
+    """An index that loses a row between two lookups."""
 
     dim = 2
 
@@ -196,7 +196,7 @@ def test_no_vectors_at_all_are_an_error() -> None:
     class Late(Storing):
         async def look_up(self, what: str, arguments: Any, timeout_s: float) -> dict[str, Any]:
             await asyncio.sleep(60)
-            raise AssertionError("nobody waits so long")
+            raise AssertionError("no caller waits this long")
 
     (answer,) = scene([Late(0)], BODY | {"timeout_ms": 80})
     assert answer.status_code == 504

@@ -99,7 +99,7 @@ def ask(url: str, row: int) -> None:
 
 @contextlib.contextmanager
 def idle(url: str, count: int) -> Iterator[list[socket.socket]]:
-    """Connections of which every tenth has asked something once; meanwhile others are answered."""
+    """Connections, every tenth of which has sent one request; others are answered meanwhile."""
     where = urlsplit(url)
     sockets: list[socket.socket] = []
     try:

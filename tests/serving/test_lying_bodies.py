@@ -1,4 +1,4 @@
-"""Bodies that lie about their length: refused, and never read as a request of somebody else's."""
+"""Bodies that lie about their length: refused, and never read as another client's request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_conflicting_and_invalid_lengths_are_refused(
     served_index: Served, headers: list[str], body: bytes
 ) -> None:
     statuses, told = answers(served_index, post(*headers) + body + HIDDEN + LAST)
-    # One refusal at most, and the connection ends: nobody knows where the next request would begin.
+    # One refusal at most, and the connection ends: the start of a next request is unknown.
     assert statuses in ([400], []), told
     is_well(served_index)
 

@@ -24,7 +24,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left_by_a_killed(temporary: Path, name: str) -> Path:
-    """What a server leaves: its folder, with an owner that nobody is, and what was counted."""
+    """What a killed server leaves: its folder, an owner that does not run, and counters."""
     folder = temporary / f"{PREFIX}{name}"
     folder.mkdir()
     (folder / OWNER).touch()
@@ -132,7 +132,7 @@ def test_servers_that_start_at_once_keep_their_folders(temporary: Path) -> None:
                     assert {one.name for one in Path(folder).iterdir()} == {OWNER, "counter_0.db"}
                     barrier.wait(60)
         except BaseException:
-            barrier.abort()  # nobody waits for one that failed
+            barrier.abort()  # the others do not wait for one that failed
             raise
 
     with ThreadPoolExecutor(servers) as pool:

@@ -152,7 +152,7 @@ def test_a_shard_that_wrote_does_not_write_again_after_a_partial_failure(tmp_pat
         with pytest.raises(PartialWriteError):
             await calls.do(verb, rows, "order-17")
         calls.away = set()
-        assert (await calls.do("upsert", [fresh], value=9.0)).rows == 1  # somebody else, meanwhile
+        assert (await calls.do("upsert", [fresh], value=9.0)).rows == 1  # another client, meanwhile
         done = await calls.do(verb, rows, "order-17")
         assert (done.rows, done.repeated) == (len(rows), False)
         assert (await calls.found(away), await calls.found(fresh)) == ({"0": 1.0}, {"1": 9.0})

@@ -91,7 +91,7 @@ class Connection:
 
 
 async def load(connections: list[Connection], per_s: float, seconds: float) -> Seen:
-    """Ask so often, whatever comes back, where there is a free connection."""
+    """Send requests at this rate over free connections, whatever the answers."""
     seen, free = Seen(), list(connections)
 
     async def one(connection: Connection) -> None:

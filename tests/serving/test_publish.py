@@ -40,7 +40,7 @@ ROWS = 400
 
 
 def built(path: Path, first: int, shards: int) -> Path:
-    """A build whose ids say of which version it is."""
+    """A build whose ids show its version."""
     vectors = np.random.default_rng(5).standard_normal((ROWS, DIM)).astype(np.float32)
     ids = np.arange(first, first + ROWS)
     return velo.build_collection(path, vectors, shards=shards, ids=ids, calibrate=False, threads=1)

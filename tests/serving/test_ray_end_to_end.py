@@ -355,7 +355,7 @@ def test_a_version_is_published_under_load_and_every_answer_has_one(
         async with gateway(owner) as one, gateway(elsewhere) as other:
             loads = [asyncio.create_task(load(client)) for client in (one, other)]
             await asyncio.sleep(0.3)
-            # Not the one that started it: a job of somebody else's.
+            # Not the job that started it, but another one.
             await asyncio.to_thread(elsewhere.publish, second, "2026-11")
             await asyncio.sleep(0.2)
             over.set()

@@ -102,7 +102,7 @@ def test_gateways_answer_while_rays_own_service_is_gone(hosts: Hosts, path: Path
         time.sleep(3)
         for asker in askers[1:]:
             check_whole(asker, killed, 25)
-    # And they end when they are told to, though Ray does not answer.
+    # And they end on SIGTERM, though Ray does not answer.
     for one in gateways[1:]:
         one.process.send_signal(signal.SIGTERM)
     for one in gateways[1:]:

@@ -1,4 +1,4 @@
-"""A service on Ray from its start to its end: whoever dies beside it, shards end when they are told to."""
+"""A service on Ray from its start to its end: shards end when they are stopped, whatever else dies."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_detached_shards_run_until_they_are_stopped(address: str, path: Path) ->
         asking = threading.Thread(target=load)
         asking.start()
         try:
-            until(lambda: answered[0] > 20, "nobody answers")
+            until(lambda: answered[0] > 20, "no answers")
             first.process.send_signal(signal.SIGKILL)
             first.process.wait(60)
             before = answered[0]
@@ -115,7 +115,7 @@ def test_detached_shards_run_until_they_are_stopped(address: str, path: Path) ->
             over.set()
             asking.join(60)
         assert not wrong
-        # The shards end when they are told to, and no process of theirs stays.
+        # The shards end when they are stopped, and none of their processes stays.
         assert told("stop", "plays-1", *on_ray) == {"name": "plays-1", "actors": SHARDS}
         until(lambda: all(map(is_gone, pids)), f"of {pids} some run on")
         assert places_of("plays-1") == []
@@ -281,7 +281,7 @@ def test_a_replica_with_another_build_of_the_shard_is_refused(local_ray: None, t
 
     with Cluster.start(path, replicas=2, threads=1) as cluster:
         asyncio.run(run(cluster))
-    # Whoever starts it there is told so at once.
+    # A start there fails at once.
     described = read_collection(path)
     elsewhere = dataclasses.replace(described.shards[0], path=other)
     with pytest.raises(CorruptIndexError, match=f"{uuids[1]}.*{uuids[0]}"):

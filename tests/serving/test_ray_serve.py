@@ -77,7 +77,7 @@ def test_gateways_of_serve_answer_over_the_actors_of_a_collection(tmp_path: Path
 def test_the_app_is_made_of_its_arguments(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Serve is told, the actors that are started, and the gateway that each replica makes."""
+    """The options of Serve, the actors that are started, and the gateway of each replica."""
     from velo_serving.on_ray import serve_app as ray_serve
 
     vectors = np.random.default_rng(5).standard_normal((300, 16)).astype(np.float32)

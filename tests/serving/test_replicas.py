@@ -1,4 +1,4 @@
-"""A shard with several replicas: on a hand-cranked clock, with shards that do what they are told."""
+"""A shard with several replicas: on a manual clock, with scripted shards."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_hedges_start_after_the_95th_percentile_and_are_few(stage: Stage) 
     assert 5 <= stage.note.hedges <= 0.05 * count
     asked = sum(len(one.requests) for one in stage.shards[0])
     assert asked == count + stage.note.hedges
-    # Whoever was slower was told to stop.
+    # The slower one was canceled.
     assert sum(one.canceled for one in stage.shards[0]) == stage.note.hedges
     assert min(took) == pytest.approx(USUAL_S)
 

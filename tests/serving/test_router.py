@@ -169,7 +169,7 @@ async def test_at_the_deadline_the_answer_is_partial(stage: Stage) -> None:
     assert (answer.shards_answered, answer.partial) == (2, True)
     assert answer.hits.ids.tolist() == [[0, 2, -1]]
     assert [(one.shard, one.failure.fault) for one in answer.failures] == [("1", "deadline")]
-    # The shard was slow, not dead: nobody counts it out for one late answer.
+    # The shard was slow, not dead: one late answer does not take it out.
     assert stage.states == ["up", "up", "up"]
 
 

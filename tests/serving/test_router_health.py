@@ -140,7 +140,7 @@ async def test_a_silent_shard_goes_down_even_if_its_health_is_good(stage: Stage)
     assert "probe search" in stage.router.shards()[0].reason
     assert hung.resets > 0
     assert stage.router.shards()[0].calls_in_flight == 0
-    assert (await stage.router.search(request())).shards_answered == 1  # nobody waits for it any more
+    assert (await stage.router.search(request())).shards_answered == 1  # it is no longer waited for
     # Its health answers all the while. Only a search brings it back.
     probes = hung.probes
     await stage.clock.crank(5.0)

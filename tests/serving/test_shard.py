@@ -263,7 +263,7 @@ def test_a_trial_ends_when_any_search_does(tmp_path: Path) -> None:
         stop.set()
         worker.join()
         gate.set()
-        # A damaged page is told to those who need it.
+        # A damaged page is reported to searches that need it.
         index.fail = lambda call: CorruptIndexError("page 9 is damaged")
         await shard.trial(1.0)
         index.fail = lambda call: SearchTimeoutError("the disk is gone")

@@ -102,7 +102,7 @@ async def test_another_shard_at_the_port_is_refused_and_the_right_one_located(tm
 
 
 def test_the_last_address_of_a_shard_is_tried_until_it_is_located(tmp_path: Path) -> None:
-    """As after a cable was pulled: whoever knows where shards are may hear later that it is back."""
+    """As after a cable was pulled: the catalog may report later that it is back."""
 
     async def scene() -> None:
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ def test_the_last_address_of_a_shard_is_tried_until_it_is_located(tmp_path: Path
 
             channel = SocketChannel("0", locate)
             with pytest.raises(ShardUnavailableError):
-                await channel.health()  # nobody knows better yet
+                await channel.health()  # its failure is not known yet
             channel._endpoint = gone
             for _ in range(3):
                 began = loop.time()
@@ -168,7 +168,7 @@ def test_shards_and_gateways_verify_certificates_of_each_other(new_loop: Any, tm
             plain = Endpoint("secret", host=endpoint.host, port=endpoint.port)
             with pytest.raises(ShardUnavailableError):
                 await asyncio.wait_for(nearest(plain, 7), 20)
-            # Whoever is vouched for by nobody, or not any more.
+            # Places that the catalog does not confirm, or no longer confirms.
             stranger = machine(tmp_path / "stranger", made, other, other_key)
             distrusts = machine(tmp_path / "distrusts", other, made, key)
             for folder, why in ((stranger, None), (distrusts, "self-signed certificate")):

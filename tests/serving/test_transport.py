@@ -80,7 +80,7 @@ class Scene:
         return await asyncio.open_unix_connection(self.endpoint.path)
 
     async def tell(self, data: bytes, *, end: bool = False) -> list[Frame]:
-        """Send bytes on a new connection; whatever comes until the server ends it."""
+        """Send bytes on a new connection; return the frames until the server ends it."""
         reader, writer = await self.connect()
         writer.write(data)
         if end:

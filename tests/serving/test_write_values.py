@@ -130,7 +130,7 @@ def test_compressed_arrow_is_refused_before_it_unfolds(tmp_path: Path, number: i
 
 
 def shared() -> list[Any]:
-    """Columns of a few megabytes of which each row says the same: a gigabyte and more."""
+    """Columns of a few megabytes that would be a gigabyte if each row were expanded."""
     text, count = "x" * (1 << 21), 1000
     codes = pa.array(np.zeros(count, np.int8))
     views = np.zeros((count, 4), "<i4")

@@ -174,14 +174,14 @@ def exact_neighbors(
                 equals[query] = np.append(equals[query], first_row + np.flatnonzero(alike[place]))
         while sum(map(len, equals.values())) > _EQUALS_MAX:  # the query with the most equals goes
             del equals[max(equals, key=lambda query: len(equals[query]))]
-    nobody = np.empty(0, np.int64)
+    none = np.empty(0, np.int64)
     known = HeldOut(
         rows,
         queries,
         best.rows,
         best.distances,
         slack,
-        tuple(equals.get(query, nobody) for query in range(len(rows))),
+        tuple(equals.get(query, none) for query in range(len(rows))),
     )
     clear[list(equals)] = True
     return known.subset(np.flatnonzero(clear))

@@ -239,7 +239,7 @@ class Ids:
 
     @property
     def numbered(self) -> bool:
-        """Whether the ids are the rows' numbers, which nobody gave."""
+        """Whether the ids are the rows' numbers, because none were given."""
         return self._rows is None
 
     def check_kind(self, column: IdColumn, argument: str) -> None:

@@ -95,5 +95,5 @@ def _no_writer(folder: Path) -> Iterator[None]:
         try:
             held.enter_context(without_writers(folder))
         except BlockingIOError as error:
-            raise BusyError(f"somebody writes to {folder}: it is not removed") from error
+            raise BusyError(f"a process writes to {folder}: it is not removed") from error
         yield

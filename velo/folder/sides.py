@@ -47,7 +47,7 @@ def side_of(
 
 
 def _enter(handle: int, side: bytes) -> bool:
-    """Join the holders, whose side is in the file; who is alone chooses it."""
+    """Join the holders, whose side is in the file; the first holder chooses it."""
     if try_lock(handle, fcntl.LOCK_EX):
         os.pwrite(handle, side, 0)
     # Between the two locks another process may have chosen.

@@ -116,7 +116,7 @@ class Index:
         How vectors are compared.
     """
 
-    if not TYPE_CHECKING:  # a type checker would believe that there is every attribute
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Index:
             """Explain how to make an index if the class is called."""

@@ -33,7 +33,7 @@ from velo.types import DurabilityName, IoName, Memory, MetricName, PathLike, Pla
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: What a filter means by a column that there is not.
+#: The meaning of a missing column in a filter.
 UNKNOWN_COLUMNS: Final = {"error": 0, "missing": 1}
 #: What new rows may take before a segment is made of them: a tenth of `memory`, within these bounds.
 _DELTA_BYTES: Final = (1 << 20, 64 << 20)

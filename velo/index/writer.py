@@ -263,7 +263,7 @@ class Writer:
                     if deadline is not None and time.monotonic() >= deadline:
                         raise BusyError("others write the same rows all the time: try again")
                     if self._live.durability == "sync":
-                        self._live.flush_log()  # before that nobody sees what came first
+                        self._live.flush_log()  # earlier rows are visible only after it
                     done = self._update_once(update, request, deadline)
         self._count_deleted(died=int(done.rows))
         return Written(

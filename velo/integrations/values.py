@@ -232,7 +232,7 @@ class Columns:
         return list(self._of)
 
     def missing(self, wanted: Sequence[tuple[str, str]]) -> Any:
-        """A schema of the columns that these fields and kinds need and that there are not."""
+        """A schema of the missing columns that these fields and kinds need."""
         added: dict[str, dict[str, str]] = {}
         fields = []
         for field, kind in wanted:

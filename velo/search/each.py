@@ -92,7 +92,7 @@ class Each:
             self._end([row], [status])
 
     def cancel(self, row: int) -> None:
-        """Nobody waits for this row any more; nothing is told of it."""
+        """Cancel this row; its result is not reported."""
         late = self._late.pop(row, None)
         if late is not None:
             late.cancel()

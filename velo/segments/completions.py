@@ -143,7 +143,7 @@ class Completions:
         return outcomes
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for this ticket any more: its queries give their places to others."""
+        """Cancel this ticket: other queries take the places of its queries."""
         # Closed meanwhile, or forked, there is nothing to cancel.
         _native.lib.velo_cancel(self._handle, ticket)
 
@@ -200,7 +200,7 @@ class Completions:
                 _resolve(loop, slot, 0)
         for loop, future, keep in self._waiting.copy().values():
             if future is None:
-                _run_in(loop, partial(keep.fail, closed))  # once is enough; what is told twice is heard once
+                _run_in(loop, partial(keep.fail, closed))  # a second report has no effect
             else:
                 _resolve(loop, future, closed)
         self._waiting.clear()

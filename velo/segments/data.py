@@ -330,7 +330,7 @@ class LiveData:
             del self._opened[name]
 
     def sweep(self) -> None:
-        """Take away segments that were merged and that nobody holds."""
+        """Remove segments that were merged and that no reader holds."""
         _native.check(_native.lib.velo_live_sweep(self._handle))
 
     def flush_log(self) -> None:

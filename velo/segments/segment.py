@@ -299,7 +299,7 @@ def _file_of(folder: Path) -> tuple[int, int] | None:
 def lock_segment(folder: Path, name: str) -> list[int]:
     """A descriptor that keeps writers from removing a segment.
 
-    Before the first write the files of a segment are in the folder of its index, which nobody removes; a
+    Before the first write the files of a segment are in the folder of its index, which no merge removes; a
     lock on that folder is a writer's. Then the list is empty.
     """
     if not name or folder.name != name:

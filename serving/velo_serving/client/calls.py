@@ -331,7 +331,7 @@ def write_call(
         for name in table.column_names:
             label = f"metadata.{name}" if name in ("vector", "id") else name
             columns[label] = table.column(name)
-    # Whoever does not hear the answer asks again, and nothing is done twice.
+    # A caller that misses the answer repeats the request, which is executed only once.
     params = {"request_id": _name(request) or secrets.token_hex(16)}
     if timeout_s is not None:
         params["timeout_ms"] = str(timeout_s * 1000)

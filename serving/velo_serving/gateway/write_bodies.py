@@ -260,7 +260,7 @@ def _check_ids(request: WriteRequest) -> None:
     if isinstance(ids, np.ndarray) and request.verb in ("insert", "upsert") and bool((ids == -1).any()):
         row = int(np.argmax(ids == -1))
         raise InvalidArgumentError(
-            f"ids: row {row} has the id -1, which in answers means that there is no hit",
+            f"ids: row {row} has the id -1, which means no hit in answers",
             argument="ids",
             row=row,
         )

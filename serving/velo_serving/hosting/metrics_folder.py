@@ -15,7 +15,7 @@ from typing import Final
 
 PREFIX: Final = "velo-metrics-"
 
-#: The file in a folder whose lock says that somebody uses it. A pid would not do: another process may have
+#: The file in a folder whose lock shows that a server uses it. A pid would not do: another process may have
 #: it by now. A lock ends with the processes that hold it, however they end.
 OWNER: Final = "owner"
 

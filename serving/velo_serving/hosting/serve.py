@@ -149,7 +149,7 @@ def serve_connected(name: str, options: ServeOptions) -> None:
 
 
 def stop_ray(name: str, *, address: str = "auto") -> int:
-    """End the actors of a collection, whoever started them, and wait for their end.
+    """End the actors of a collection, also those that another process started, and wait.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ class Cluster(JobSearches):
 
     @classmethod
     def end(cls, name: str, *, address: str = "auto") -> int:
-        """End the actors of a collection, whoever started them, and wait for their end.
+        """End the actors of a collection, also those that another process started, and wait.
 
         Parameters
         ----------

@@ -134,7 +134,7 @@ class Answer:
     shards_answered: int
     shards_total: int
     failures: tuple[ShardFailure, ...] = ()
-    #: (query, value) of the groups of which some shard may have rows that it did not show.
+    #: (query, value) of the groups with rows that a shard may not have returned.
     thin_groups: tuple[tuple[int, Any], ...] = ()
     #: Of the collection.
     version: str = ""

@@ -174,7 +174,7 @@ class Replicas:
         """Handle a reply of a replica: the answer, or a reason to ask the next one."""
         asked = self._asked.get(pending)
         if asked is None or queue not in asked.open:
-            return  # somebody else was faster
+            return  # another task was faster
         asked.open.remove(queue)
         if isinstance(reply, Failure):
             if reply.fault == "shard":

@@ -278,7 +278,7 @@ def _claim(folder: Path, receipt: _Receipt, job: BuildJob, *, is_complete: bool)
         if folder.exists() and not receipt.is_ours:
             raise IndexExistsError(f"{folder} exists and is not ours", argument="target")
         receipt.claim()
-        # A complete index is of other rows or options, or the task died before it could say of which.
+        # A complete index is of other rows or options, or the task died before it recorded them.
         built = (folder / MANIFEST_FILE).is_file() and not (folder / MARKER).exists()
         if is_complete or built or not job.resume:
             shutil.rmtree(folder, ignore_errors=True)

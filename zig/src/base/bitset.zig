@@ -23,7 +23,7 @@ pub const BitSet = struct {
         self.* = undefined;
     }
 
-    /// A set over words that somebody else owns.
+    /// A set over words that it does not own.
     pub fn over(words: []u64, len: usize) BitSet {
         assert(words.len == words_for(len));
         return .{ .words = words, .len = len };

@@ -66,7 +66,7 @@ pub const ranges = struct {
     pub const segments: Range = .{ .min = 1, .max = 64 };
 };
 
-/// Kernels may read this many bytes past the end of the last code: whoever stores codes pads by as much.
+/// Kernels may read this many bytes past the end of the last code: code buffers are padded by as much.
 pub const code_padding = 64;
 
 comptime {

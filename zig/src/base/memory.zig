@@ -169,7 +169,7 @@ test "memory of any size is written, grown, shrunk and freed, and large memory i
     }
 }
 
-test "memory that nobody touches is not resident, wherever the allocators do not fill for tests" {
+test "untouched memory is not resident, wherever the allocators do not fill for tests" {
     const len = 4 << 20;
     const memory_of = try alloc_untouched(allocator, u64, len / 8);
     defer free_untouched(allocator, memory_of);

@@ -1,7 +1,7 @@
 //! Records in memory: a mapping array of one word per vertex, and slots of one record each. It answers; it never reads.
 //!
 //! A word of the mapping array (vertex ids are dense, so no hash table is needed) is the slot of the vertex's record, or
-//! says that there is none, or that one is just coming.
+//! says that none exists, or that one is being read.
 //!
 //! A slot's states, one word with the number of its pins, moved by compare-and-swap:
 //!

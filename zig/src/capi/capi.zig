@@ -111,7 +111,7 @@ test {
     _ = @import("common.zig");
 }
 
-test "a field is told by name, place, size and type" {
+test "a field is described by name, place, size and type" {
     const Pair = extern struct { a: u8, b: u64, c: [3]u8, d: ?*u8, e: f32 };
     try std.testing.expectEqualStrings("pair 40 a:0:1:uint8_t b:8:8:uint64_t c:16:3:char[3] d:24:8:pointer e:32:4:float\n", comptime line_of("pair", Pair));
 }

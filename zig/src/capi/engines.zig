@@ -198,7 +198,7 @@ const Registry = struct {
         self.first = workers;
     }
 
-    /// True when that was the last user: nobody finds the workers any more.
+    /// True when that was the last user: the workers can no longer be found.
     fn remove_user(self: *Registry, workers: *Workers) bool {
         if (workers.key == null) return workers.users.fetchSub(1, .acq_rel) == 1;
         self.lock();

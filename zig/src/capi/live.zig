@@ -97,7 +97,7 @@ pub const LiveHandle = struct {
 
     store: live_room.FolderStore,
     live: Folder,
-    /// Syncs now and then what nobody waits for.
+    /// Syncs in intervals what no call waits for.
     syncer: ?std.Thread = null,
     stop: std.Thread.ResetEvent = .{},
 
@@ -336,7 +336,7 @@ export fn velo_live_delete(handle: Handle, ids: ?*const IdColumn, done_out: ?*Li
     return status_of_write(self.live.delete(column, &diagnostic), done_out, &diagnostic);
 }
 
-/// Rows of a view; null, and the failure was told, where pointers lack.
+/// Rows of a view; null, and the failure was recorded, where pointers are missing.
 fn rows_from(segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, status: *i32) ?[]live_room.Row {
     const count: usize = @intCast(row_count);
     if (count > 0 and (segments == null or vertices == null)) {
@@ -378,7 +378,7 @@ const Given = struct {
     }
 };
 
-/// The rows of a call; null, and the failure was told, where they are none.
+/// The rows of a call; null, and the failure was recorded, where they are invalid.
 fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i32) ?Given {
     const given = options orelse {
         status.* = common.null_argument("options");

@@ -1,4 +1,4 @@
-//! Searches that nobody waits for: a ticket is submitted, reaped once it has ended, and may be canceled meanwhile.
+//! Searches that no thread waits for: a ticket is submitted, reaped once it has ended, and may be canceled meanwhile.
 const filter_room = @import("filter");
 const index = @import("index");
 const search = @import("search");
@@ -57,7 +57,7 @@ const Ticket = struct {
     fn on_done(job: *search.Job) void {
         const self: *Ticket = @fieldParentPtr("job", job);
         call.write_statuses(&self.answers, job.count);
-        // After this the ticket belongs to whoever reaps it.
+        // After this the ticket belongs to the thread that reaps it.
         self.index.completed.push(&self.node);
     }
 };

@@ -59,7 +59,7 @@ pub const Column = struct {
         return load_bits(bits, self.validity_offset + first, count);
     }
 
-    /// Values from row 0 (or element 0). Arrow promises alignment to 8 bytes, a slice of somebody's buffer does not.
+    /// Values from row 0 (or element 0). Arrow promises alignment to 8 bytes, a slice of another buffer does not.
     pub inline fn elements(self: *const Column, comptime T: type) [*]align(1) const T {
         const all: [*]align(1) const T = @ptrCast(self.values.?);
         return all + self.values_offset;

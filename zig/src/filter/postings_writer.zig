@@ -233,7 +233,7 @@ const Runs = struct {
     }
 };
 
-/// Codes below 0 stand for null elements, which nobody asks for.
+/// Codes below 0 stand for null elements, which no filter selects.
 fn element_key(column: *const Column, element: usize) ?u64 {
     switch (column.type) {
         .list_code32 => {

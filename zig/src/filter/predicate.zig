@@ -41,9 +41,9 @@ pub const Filter = struct {
     within: ?Within = null,
     /// Rows that pass, as `estimate` says.
     expected: estimates.Estimate,
-    /// All passing vertices as bits, once somebody asked for them; a mask has them from the start.
+    /// All passing vertices as bits, computed on first use; a mask has them from the start.
     bits: std.atomic.Value(?[*]u64) = .init(null),
-    /// All passing vertices as they were found, once somebody asked for them: few of them make no bits.
+    /// All passing vertices as they were found, computed on first use; a few of them are not stored as bits.
     set: ?Set = null,
     has_set: std.atomic.Value(bool) = .init(false),
     /// Held while either is made.
@@ -197,7 +197,7 @@ pub const Filter = struct {
     }
 
     /// The rough cost of `resolve` in nanoseconds; 0 where it is done. A check of an unresolved filter takes some
-    /// ten nanoseconds, of a resolved one about one: whoever will ask often resolves first where this is little.
+    /// ten nanoseconds, of a resolved one about one: callers with many tests resolve first where this is cheap.
     fn resolve_cost_ns(self: *const Filter) f64 {
         if (self.is_resolved()) return 0;
         if (self.within) |within| return within.inner.resolve_cost_ns() + @as(f64, @floatFromInt(words_for(self.row_count)));
@@ -258,7 +258,7 @@ pub const Filter = struct {
         return total;
     }
 
-    /// `matches`, where somebody asked for them before: allocates nothing and does not wait.
+    /// `matches`, if computed before: allocates nothing and does not wait.
     pub fn matches_found(self: *const Filter) ?Matches {
         if (!self.has_set.load(.acquire)) return null;
         return @constCast(self).matches() catch unreachable; // found: nothing to allocate

@@ -44,7 +44,7 @@ pub fn reachable_count(allocator: std.mem.Allocator, graph: *const Graph, links:
     return @intCast(reached.count());
 }
 
-/// Neighbor lists of a graph that nobody changes.
+/// Neighbor lists of a graph that does not change.
 pub const Plain = struct {
     graph: *const Graph,
 

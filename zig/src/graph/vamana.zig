@@ -32,9 +32,9 @@ const batch = 16;
 /// Builds the graph over all vertices of `distances`. With one thread the result depends on the distances, the options
 /// and nothing else. Every vertex can be reached from the entry.
 pub fn build(comptime Distances: type, allocator: std.mem.Allocator, distances: *const Distances, options: BuildOptions) types.Error!Graph {
-    var nobody: Nobody = .{};
-    return build_kept(Distances, allocator, distances, options, &nobody) catch |err| switch (err) {
-        error.NotKept => unreachable, // nobody keeps anything
+    var none: KeepsNothing = .{};
+    return build_kept(Distances, allocator, distances, options, &none) catch |err| switch (err) {
+        error.NotKept => unreachable, // nothing is kept
         else => |other| other,
     };
 }
@@ -54,16 +54,16 @@ pub fn build_from(comptime Distances: type, allocator: std.mem.Allocator, distan
 }
 
 /// A keeper that keeps nothing; what a keeper has to offer.
-const Nobody = struct {
+const KeepsNothing = struct {
     /// Puts an insertion back to where it once stood, or leaves it as it is.
-    pub fn restore(_: *Nobody, _: *Insertion) error{OutOfMemory}!void {}
+    pub fn restore(_: *KeepsNothing, _: *Insertion) error{OutOfMemory}!void {}
 
     /// Whether it is time to save.
-    pub fn due(_: *Nobody) bool {
+    pub fn due(_: *KeepsNothing) bool {
         return false;
     }
 
-    pub fn save(_: *Nobody, _: *const Insertion) error{NotKept}!void {}
+    pub fn save(_: *KeepsNothing, _: *const Insertion) error{NotKept}!void {}
 };
 
 /// Rounds of a build, between which its work is kept: about `rounds`, each of `round_min` to `round_max` vertices.

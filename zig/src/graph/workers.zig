@@ -1,4 +1,4 @@
-//! Runs one function on several threads and waits for all. Those that give way run when nobody else wants the processors.
+//! Runs one function on several threads and waits for all. Threads that give way run when no other thread needs the processors.
 const std = @import("std");
 const base = @import("base");
 const linux = std.os.linux;

@@ -166,7 +166,7 @@ pub const Builder = struct {
         if (removed or (self.complete and !folders.exists(self.dir, resume_room.encode_name))) self.dir.deleteFile(folders.marker_name) catch {};
         self.marker.close();
         self.dir.close();
-        // Only when empty: files that somebody else put there are not ours to remove.
+        // Only when empty: files of other programs are not removed.
         if (removed and !self.committed and self.made_folder) std.fs.cwd().deleteDir(self.path) catch {};
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
@@ -313,7 +313,7 @@ pub const Builder = struct {
         var random_bytes: [16]u8 = undefined;
         if (self.options.threads == 1) {
             // A build that promises the same bytes every time cannot draw its name from the system. One of other
-            // rows has another name: shards of a collection are told apart by it.
+            // rows has another name: it distinguishes the shards of a collection.
             var prng = base.Prng.init(self.options.seed ^ (self.options.n << 20) ^ self.options.dim ^ self.content);
             for (0..2) |i| std.mem.writeInt(u64, random_bytes[i * 8 ..][0..8], prng.next(), .little);
         } else std.crypto.random.bytes(&random_bytes);

@@ -104,7 +104,7 @@ pub const FileWriter = struct {
     }
 };
 
-/// Size and checksum of a file that somebody else wrote, read in chunks.
+/// Size and checksum of a file that is already written, read in chunks.
 pub fn summarize(allocator: std.mem.Allocator, dir: std.fs.Dir, name: []const u8, diagnostic: *Diagnostic) Error!Summary {
     const file = dir.openFile(name, .{}) catch |err| return open_error(diagnostic, name, err);
     defer file.close();
@@ -279,7 +279,7 @@ const Disk = struct {
     }
 };
 
-/// A store of which a power cut keeps the least that a file system may: the bytes of a file as of its last sync, and of
+/// A store that keeps the least that a file system may after a power cut: the bytes of a file as of its last sync, and of
 /// names those before a rename or those after it. Whenever the new name may be there the whole file must be.
 const Losing = struct {
     synced: []const u8 = "",
@@ -325,7 +325,7 @@ pub const file_page_starts = "page_starts.bin";
 pub const file_page_codes = "page_codes.bin";
 pub const file_vectors = "vectors.bin";
 
-/// Only a folder that is not there is no index; where the system refuses to open it nothing is known of what is there.
+/// Only a missing folder is no index; where the system refuses to open it its content is unknown.
 pub fn open_folder_error(path: []const u8, err: anyerror, diagnostic: *Diagnostic) Error {
     switch (err) {
         error.FileNotFound, error.NotDir, error.BadPathName, error.InvalidUtf8, error.NameTooLong => {

@@ -70,7 +70,7 @@ pub const Options = struct {
     restart: bool = false,
     /// Between two times that the state of a stage is saved, at least.
     checkpoint_ms: u32 = 30_000,
-    /// Nobody goes on from this build if it is killed: nothing is saved for that, and what waits for placement waits in
+    /// This build is not resumed if it is killed: nothing is saved for that, and what waits for placement waits in
     /// memory where the budget has room.
     transient: bool = false,
     walker: ?Walker = null,

@@ -194,7 +194,7 @@ fn expect_good_graph(builder: *Builder, diagnostic: *Diagnostic) !void {
     try testing.expect(of_joined > of_whole - 0.02);
 }
 
-test "partitions go on from the lists of a former index, of which some rows are gone" {
+test "partitions go on from the lists of a former index that lost some rows" {
     for ([_]Kind{ .clustered, .equal, .two_places }) |kind| {
         var warm_start: Case = undefined;
         try warm_start.init(kind, small.n, small.dim);

@@ -1,7 +1,7 @@
 //! From rows as they come to the working space, and from what is compared there to what users see (docs/rabitq.md):
 //!
 //!   l2      as it is; squared L2
-//!   cosine  normalised; squared L2, of which half is 1 - cosine
+//!   cosine  normalised; squared L2, half of which is 1 - cosine
 //!   ip      as it is; -2 times the inner product
 const std = @import("std");
 const quant = @import("quant");
@@ -98,7 +98,7 @@ pub fn compared_scale(metric: Metric) f32 {
 }
 
 /// The distance that users see, from the distance in the working space. Factors of a damaged file may make it infinite; then it is
-/// the largest number there is, for infinity says that there is no neighbor.
+/// the largest finite number, because infinity stands for no neighbor.
 pub fn reported(metric: Metric, compared: f32) f32 {
     const finite = std.math.clamp(compared, -std.math.floatMax(f32), std.math.floatMax(f32));
     return switch (metric) {
@@ -118,7 +118,7 @@ const far = 4;
 const guess_rows = 256;
 
 /// The mean of the rows of `sample` that are not far: those within four times the middle distance to the middle of
-/// each coordinate. `sample` holds rows of `stride` elements, of which the first `out.len` count.
+/// each coordinate. `sample` holds rows of `stride` elements; the first `out.len` of each count.
 pub fn mean(allocator: std.mem.Allocator, sample: []const f32, stride: usize, out: []f32) error{OutOfMemory}!void {
     const count = sample.len / stride;
     assert(count > 0);
@@ -205,7 +205,7 @@ test "a row that is nearly another becomes it, as its type and its metric tell" 
     try std.testing.expectEqualSlices(f32, &.{ 0, 0 }, &direction);
 }
 
-test "what is not finite, or would overflow, is told" {
+test "values that are not finite, or would overflow, are reported" {
     try std.testing.expect(is_finite(&.{ 0, -1e15, 3 }));
     try std.testing.expect(!is_finite(&.{ 0, std.math.nan(f32) }));
     try std.testing.expect(!is_finite(&.{std.math.inf(f32)}));

@@ -68,7 +68,7 @@ pub const WarmStart = struct {
     pub fn beside(self: *const WarmStart, degree: u32) ?options_room.Beside {
         const stayed = self.rows.len - self.removed_count;
         if (!self.in_pages or self.removed_count > stayed) return null;
-        // A partition's guests lie on pages of which it has few rows, so of those that are gone it meets more than its share.
+        // A partition's guests lie on pages with few rows of its own, so it meets more than its share of the deleted rows.
         const removed_per_member = 2 * @as(f64, @floatFromInt(self.removed_count)) / @as(f64, @floatFromInt(stayed));
         return .{
             .bytes = 9 * @as(u64, self.rows.len),

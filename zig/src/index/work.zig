@@ -1,6 +1,6 @@
 //! Work files of a build: what must wait until placement, in row order. They grow at their end while rows are encoded
 //! and are read back through the page cache, not mapped, so they do not count against the memory of the build. A build
-//! that nobody goes on from holds them in memory, as far as its budget has room.
+//! that cannot be resumed holds them in memory, as far as its budget has room.
 const std = @import("std");
 const base = @import("base");
 const quant = @import("quant");
@@ -336,7 +336,7 @@ pub const ListFile = struct {
     degree_max: u32,
     neighbor_bytes: u8,
     n: u32 = 0,
-    /// Places read together once somebody reads them one after another: from `window_first` on.
+    /// Places read together once reads are sequential: from `window_first` on.
     window: []u8,
     window_first: u32 = 0,
     window_count: u32 = 0,

@@ -12,7 +12,7 @@
 //! - `submit`, `flush`, `poll` and `drain` belong to one thread: the first that calls one of them. (An io_uring with a
 //!   single issuer is bound to it.) `init` may run elsewhere; `deinit` too, once `drain` has run or nothing is in flight.
 //! - At most `queue_depth` reads are with the system at a time. More are kept in order and follow as others complete.
-//! - `poll` fills `done` with reads that ended, in any order, and returns how many. `.none` takes what is there; `.one`
+//! - `poll` fills `done` with reads that ended, in any order, and returns how many. `.none` takes completed reads; `.one`
 //!   waits for at least one while any is in flight (and flushes first). Every submitted read comes back exactly once,
 //!   with `status` `.ok`, `.io` or `.short`; short and interrupted attempts are continued inside (read.zig).
 //! - `in_flight`: reads submitted and not yet handed back.

@@ -70,7 +70,7 @@ pub const Report = struct {
         return @tagName(report.kind);
     }
 
-    /// io_uring was asked for by name and cannot be had: an error for whoever asked.
+    /// io_uring was requested by name and is not available: an error for the caller.
     pub fn refused(report: *const Report, wanted: Wanted) bool {
         return wanted == .uring and report.uring_errno != 0;
     }

@@ -117,7 +117,7 @@ pub const Threads = struct {
         shared.mutex.lock();
         defer shared.mutex.unlock();
         if (device.thread_count == 0) {
-            // Nobody else reads: one here, so that poll makes progress whichever way it was called.
+            // No other thread reads: one here, so that poll makes progress in every mode.
             if (shared.pending.pop()) |read| {
                 execute(&shared.files, read);
                 shared.completed.push(read);

@@ -218,7 +218,7 @@ test "a manifest survives a round trip, and no flipped bit does" {
     }
 }
 
-test "another version is told apart from damage" {
+test "another version is distinguished from damage" {
     const allocator = std.testing.allocator;
     try std.testing.expectError(error.NewerVersion, parse(allocator, "{\"format_version\": 99, \"other\": []}"));
     try std.testing.expectError(error.OlderVersion, parse(allocator, "{\"format_version\": 1, \"other\": []}"));

@@ -25,7 +25,7 @@ pub const Geometry = struct {
     /// Of a page at least so much is rows: seven tenths. Else it is doubled, as long as it may be.
     const filled_tenths = 7;
 
-    /// The smallest page that rows fill well, for what is left over is disk that nobody reads.
+    /// The smallest page that rows fill well, because the remainder is disk space that is never read.
     pub fn of(row_bytes: u32, salt: u32) Geometry {
         assert(row_bytes > 0 and header_bytes + row_bytes <= base.limits.page_size_max);
         var page_size: u32 = base.limits.page_size_min;

@@ -215,7 +215,7 @@ pub fn Calls(comptime Live: type) type {
             if (self.sequence > page.sequence.load(.acquire)) page.append(self.sequence, true); // its durability is unknown
         }
 
-        /// Somebody deleted the page. The new one says nothing, so the call makes a checkpoint first.
+        /// The page was deleted. The new one is empty, so the call makes a checkpoint first.
         fn renew_page(self: *Live, diagnostic: *Diagnostic) Error!void {
             const page = try open_page(self, diagnostic);
             if (!page.is_valid(self.boot)) page.reset(self.boot);

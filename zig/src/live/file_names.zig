@@ -18,7 +18,7 @@ pub fn number_of(name: []const u8, comptime stem: []const u8, comptime suffix: [
     return std.fmt.parseInt(u64, name[stem.len..][0..16], 16) catch unreachable; // 16 digits
 }
 
-/// Whether this is a name as velo numbers them. All others are somebody else's.
+/// Whether this is a name as velo numbers them. All other files are not velo's.
 pub fn is_ours(name: []const u8, comptime stem: []const u8, comptime suffix: []const u8) bool {
     if (name.len != stem.len + 16 + suffix.len) return false;
     if (!std.mem.startsWith(u8, name, stem) or !std.mem.endsWith(u8, name, suffix)) return false;

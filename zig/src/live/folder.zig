@@ -263,7 +263,7 @@ pub fn Live(comptime Store: type) type {
         /// What processes share; null: this one reads, and there is none.
         page: ?*Page = null,
         boot: [16]u8,
-        /// Somebody deleted it: others may use another one by now.
+        /// It was deleted: other processes may already use another one.
         lost_page: bool = false,
         /// A record that changes nothing was read: it may be the last word of this log, and another manifest may be there.
         may_be_replaced: bool = false,
@@ -276,7 +276,7 @@ pub fn Live(comptime Store: type) type {
         dtype: scan.Dtype = .f32,
         /// The kind of ids, as far as a row or a segment has told.
         kind: ?rows_file.Kind = null,
-        /// Columns of the metadata, as whoever made the folder or added to them wrote them down.
+        /// Columns of the metadata, as written by the creation of the folder and by added columns.
         schema: ?[]const u8 = null,
         /// Changes with it.
         schema_version: u64 = 1,
@@ -903,7 +903,7 @@ pub fn Live(comptime Store: type) type {
             return .{ text.len, self.schema_version };
         }
 
-        /// Takes away what no manifest names, as far as nobody holds it.
+        /// Removes what no manifest names and no process holds.
         pub fn sweep(self: *Self, diagnostic: *Diagnostic) Error!void {
             if (try calls.enter(self, null, diagnostic)) |_| return;
             defer calls.leave_quietly(self);
@@ -977,7 +977,7 @@ pub fn Live(comptime Store: type) type {
             return error.Io;
         }
 
-        /// Dead from now on, for every search that begins; `seen` is held, or nobody looks yet.
+        /// Dead from now on, for every search that begins; `seen` is held, or no search can begin yet.
         pub fn show(self: *Self, rows: []const Row) void {
             for (rows) |row| {
                 if (row.segment == delta_room.segment_number) {
@@ -1204,7 +1204,7 @@ pub fn Live(comptime Store: type) type {
             }
             warm_start.deinit(allocator);
             self.stop_holding(call.path);
-            // No row has another number than before: whoever read some still finds them.
+            // No row has another number than before: readers still find the rows that they have read.
             return .{ .rows = count, .replaced = pending_delete.items.len, .row = call.first, .sequence = self.sequence };
         }
 

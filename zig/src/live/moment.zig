@@ -145,7 +145,7 @@ fn check_finder(store: anytype, name: []const u8, n: u64, diagnostic: *Diagnosti
     };
 }
 
-/// A torn end is none of a log's damage: whoever writes next puts it aside.
+/// A torn end is no damage of a log: the next writer truncates it.
 fn check_wal(bytes: []const u8, manifest: *const manifest_file.FolderManifest, diagnostic: *Diagnostic) Error!void {
     const name = manifest.first_log;
     const header = wal_file.Header.parse(bytes) catch |err| return switch (err) {

@@ -53,7 +53,7 @@ test "rows come, are replaced and go; a reader sees them, and so does who opens 
     }
 }
 
-test "a full delta refuses, and keeps what was there as it was" {
+test "a full delta refuses rows, and keeps its own unchanged" {
     var world = try World.init();
     defer world.deinit();
     var writer: Opened = undefined;

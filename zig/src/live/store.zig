@@ -271,7 +271,7 @@ pub const FolderStore = struct {
         return self.dir.deleteTree(name);
     }
 
-    /// The same, unless somebody has locked it to read.
+    /// The same, unless a reader has locked it.
     pub fn remove_unheld(self: *FolderStore, name: []const u8) !void {
         const file = File{ .handle = try std.posix.openat(self.dir.fd, name, .{ .ACCMODE = .RDONLY, .DIRECTORY = true, .CLOEXEC = true }, 0) };
         defer file.close();

@@ -48,7 +48,7 @@ pub const Opened = struct {
         self.store.deinit();
     }
 
-    /// Rows of one dimension: the id and the vector are told apart by `offset`.
+    /// Rows of one dimension: the id and the vector differ by `offset`.
     pub fn put(self: *Opened, ids: []const i64, offset: f32, is_upsert: bool, request: []const u8) !folder.Done {
         var vectors: [16]f32 = undefined;
         for (ids, vectors[0..ids.len]) |id, *x| x.* = @as(f32, @floatFromInt(id)) + offset;

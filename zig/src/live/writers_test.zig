@@ -207,7 +207,7 @@ test "numbers that one writer reserved are no rows for the others, nor given aga
     try std.testing.expectEqual(7, (try b.live.insert(two, null, &b.diagnostic)).row);
 }
 
-test "a page that somebody deletes is made again, and readers find it" {
+test "a deleted page is made again, and readers find it" {
     var world = try World.init();
     defer world.deinit();
     var a: Handle = undefined;

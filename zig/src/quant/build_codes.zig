@@ -154,7 +154,7 @@ pub const ProductCodes = struct {
     }
 };
 
-/// The same codes compared by direction, and by length as far as that decides who is an answer: what queries by product find
+/// The same codes compared by direction, and by length as far as that decides which are answers: what queries by product find
 /// together. 2 − 2·cos, and a share of the squared logarithm of the ratio of lengths.
 pub const DirectionCodes = struct {
     n: u32,

@@ -93,7 +93,7 @@ pub const Centers = struct {
 
     /// Moves those from `first` on, and puts `given` in the place of the others.
     pub fn put_back(self: *Centers, given: []const f32, by: []const f32) void {
-        // Nobody else has them yet.
+        // No other thread has them yet.
         const rows: []f32 = @constCast(self.rows);
         for (rows[given.len..], 0..) |*value, i| value.* -= by[i % self.dim];
         @memcpy(rows[0..given.len], given);

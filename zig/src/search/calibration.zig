@@ -86,7 +86,7 @@ pub const Calibration = struct {
     /// By how much longer a list has to be once a filter takes ways through the graph away. Where the neighbors that are
     /// missed are missed one by one, found ones spread over queries as chance would have it, and it is 1. Where whole
     /// queries miss theirs, the graph loses its way, as between tight clusters, and a filter makes that worse: with 2,000
-    /// clusters of ten rows, of which half pass, three to four times the list finds what the list alone finds without one.
+    /// clusters of ten rows, half of which pass, three to four times the list finds what the list alone finds without one.
     pub fn stretch(self: Calibration, k: u32, recall: f32) f32 {
         if (self.ranks) return 1;
         const table = self.table orelse return 1;

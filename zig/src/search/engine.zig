@@ -582,7 +582,7 @@ fn Worker(comptime Device: type) type {
                 self.ready_if_complete(number);
             }
             if (self.in_flight.next_waiting(buffer, 0)) |first| {
-                assert(self.users[buffer] == 1); // who waits still has seen what all saw: nobody holds it
+                assert(self.users[buffer] == 1); // the waiting query has seen the page as well: no query holds it
                 if (!self.in_flight.waits(buffer, asker)) read.context = context_of(first, page);
                 self.device.submit(read);
             } else {

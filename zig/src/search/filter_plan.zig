@@ -6,7 +6,7 @@
 //!   late          what a search without a filter would read, with a list long enough to hold k that pass. Chosen only
 //!                 where links are on disk, since there a vertex must be read before it can be followed
 //!
-//! Nothing here looks at what happened before: the same filter on the same index gives the same plan, whoever asked.
+//! Nothing here depends on earlier searches: the same filter on the same index gives the same plan.
 const std = @import("std");
 const filter_room = @import("filter");
 const parameters_file = @import("parameters.zig");
@@ -18,7 +18,7 @@ const Shared = shared_file.Shared;
 /// Costs on one core in nanoseconds, as measured on sift1m (docs/ARCHITECTURE.md). Only their ratios matter.
 const estimate_base_ns = 5;
 const estimate_byte_ns = 0.1; // of a code's entry, most of it the wait for memory
-const word_ns = 0.5; // 64 rows of which none passes
+const word_ns = 0.5; // 64 rows that all fail
 const follow_ns = 350; // links of a vertex: found, decoded
 const follow_link_ns = 15; // and each of them looked up
 const read_ns = 10_000; // submitted, awaited among others, its records scored

@@ -25,7 +25,7 @@ const Request = query_file.Request;
 /// The search of one segment by one query.
 pub const SegmentSearch = struct {
     search: Search,
-    /// Pages that it waits for, whoever asked for them first.
+    /// Pages that it waits for, including those that another query requested first.
     in_flight: u32 = 0,
     /// Something arrived since its last step, or it had none yet.
     due: bool = false,
@@ -295,7 +295,7 @@ pub const Job = struct {
     /// Called by the worker that ends the last query; the job may be gone when it returns.
     on_done: *const fn (job: *Job) void,
 
-    /// Set by whoever no longer wants the answer: its queries end as `.canceled` where they stand.
+    /// Set to cancel the job: its queries end as `.canceled` at their next step.
     canceled: std.atomic.Value(bool) = .init(false),
     /// The job that this one answers some queries of.
     whole: ?*Job = null,
@@ -453,7 +453,7 @@ pub const Queue = struct {
         }
     }
 
-    /// Awake, but giving way to whoever wants the processor.
+    /// Awake, but yields the processor to other threads.
     fn look(self: *const Queue) void {
         const begin_us = base.nowMicros();
         while (base.nowMicros() - begin_us < look_us) {

@@ -29,7 +29,7 @@ pub const Parameters = struct {
     sigma_on_disk: f32,
     /// A walk over links in memory ends by distance (`share_followed`).
     stops: bool = false,
-    /// Nobody asked for a sigma, so a filter may widen it.
+    /// The caller gave no sigma, so a filter may widen it.
     sigma_by_plan: bool = true,
     /// The recall that was asked for, 0 where the caller named a list.
     recall: f32 = 0,

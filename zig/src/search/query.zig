@@ -869,7 +869,7 @@ pub const Beside = struct {
     /// Followed since the nearest was found.
     since: u32 = 0,
 
-    /// `rows` of the segment, of which the larger one has `most`: a segment as large holds as many answers, and ends no earlier.
+    /// `rows` of the segment; the larger one has `most`. A segment as large holds as many answers, and ends no earlier.
     pub fn init(reach: f32, list_size: u32, rows: u32, most: u32) Beside {
         const share = 2 * @as(f32, @floatFromInt(rows)) / @as(f32, @floatFromInt(most));
         return .{ .reach = reach, .patience = @intFromFloat(@as(f32, @floatFromInt(list_size)) * std.math.clamp(share, 0.25, 1)) };

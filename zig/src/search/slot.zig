@@ -49,7 +49,7 @@ pub const Slot = struct {
     retries: u32 = 0,
     /// In the worker's `ready` list.
     ready: bool = false,
-    /// All subsearches have ended, only reads that may hold an answer, or that nobody needs, are on their way.
+    /// All subsearches have ended, only reads that may hold an answer, or that are no longer needed, are in flight.
     ended: bool = false,
 
     pub fn start(self: *Slot, subsearches: segments_file.SegmentSearches) void {
@@ -161,7 +161,7 @@ pub const Slot = struct {
 const Places = u64;
 
 pub const Direct = struct {
-    /// A bit for each place that nobody has.
+    /// A bit for each free place.
     free: std.atomic.Value(Places),
     /// Of a segment's subsearches the one of the first place.
     first_place: usize,

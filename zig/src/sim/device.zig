@@ -2,7 +2,7 @@
 //! bytes of a file or of memory, and none of the real world's chance. The table below lists the faults.
 //!
 //! Time is virtual: each attempt is due some microseconds after it began, `poll(.one)` moves the clock to the first that
-//! is due, `poll(.none)` by a little. Until a read ends its buffer holds poison, so whoever looks early sees nonsense.
+//! is due, `poll(.none)` by a little. Until a read ends its buffer holds poison, so an early access sees nonsense.
 const std = @import("std");
 const base = @import("base");
 const io = @import("io");
@@ -295,7 +295,7 @@ pub const SimulatedDevice = struct {
                 @memcpy(buffer[0..length], content[offset..][0..length]);
                 return @intCast(length);
             },
-            .none => unreachable, // nobody may ask for a file that the device was not given
+            .none => unreachable, // no file was requested that the device was not given
         }
     }
 
@@ -346,7 +346,7 @@ pub const SimulatedDevice = struct {
     }
 };
 
-/// Pages and offsets of the second file are told apart from those of the first.
+/// Pages and offsets of the second file differ from those of the first.
 fn place_of(file: u1, number: u64) u64 {
     return number | @as(u64, file) << 63;
 }

@@ -314,7 +314,7 @@ test "a segment that is closed while batches of a call are under way ends the ca
     call.segment.segment = setup.running.segment;
     call.job.segments = (&call.segment)[0..1];
     try testing.expect(navigator.submit(&call.job, 1, setup.workers()));
-    setup.running.segment.close(); // returns when nobody is inside
+    setup.running.segment.close(); // returns when no search is inside
     try testing.expect(call.done.isSet());
     for (answers.outcomes) |outcome| try testing.expect(outcome == .ok or outcome == .closed);
     try testing.expect(!navigator.submit(&call.job, 1, setup.workers()));

@@ -666,7 +666,7 @@ test "a rename is there or not; of a folder without a name nothing is left" {
     }
 }
 
-test "locks end with their process, a file without a name stays as long as it is open, and a failed sync is told to each that has it open" {
+test "locks end with their process, a file without a name stays as long as it is open, and a failed sync is reported to each process that has it open" {
     var disk = SimulatedDisk.init(1);
     defer disk.deinit();
     var stores: [2]SimulatedStore = @splat(.{ .disk = &disk });

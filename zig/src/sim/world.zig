@@ -87,7 +87,7 @@ pub const World = struct {
     is_quiet: bool = false,
     failure: ?anyerror = null,
     next_value: u16 = 1,
-    /// Somebody took the page away: time passes before each look.
+    /// The page was deleted: time passes before each check.
     page_deletions: u64 = 0,
     /// A write was acknowledged.
     wrote: bool = false,

@@ -35,7 +35,7 @@ _MAX_SEED: Final = (1 << 53) - 1
 
 
 class InfoBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Tell what each shard costs, and of which parts it is."""
+    """Return the costs of each shard, and its segments."""
 
     timeout_ms: Timeout = None
     allow_partial: AllowPartial = True

@@ -27,7 +27,7 @@ export const read = text => JSON.parse(text, exact);
 
 let asking = null;
 
-/** The key of whoever looks; requests that need it meanwhile wait for one and the same answer. */
+/** The key of the viewer; requests that need it meanwhile wait for the same answer. */
 function askForKey(why) {
   asking ??= new Promise(done => {
     const dialog = document.getElementById("ask"), secret = document.getElementById("secret");

@@ -1,4 +1,4 @@
-// Elements, and how values read. Whatever comes from a collection becomes text here, and never markup.
+// Elements, and how values read. Values of a collection become text here, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -33,7 +33,7 @@ function clear() {
   for (const one of form.querySelectorAll("[aria-invalid]")) one.removeAttribute("aria-invalid");
 }
 
-/** Run what may fail; what is wrong is told in one place. */
+/** Run what may fail; errors are shown in one place. */
 const trying = work => work().catch(fault);
 
 // ---- where to look
