@@ -805,11 +805,11 @@ int32_t velo_live_release_segment(velo_live live, const char *path);
 int32_t velo_live_attach(velo_live live, uint32_t segment, const velo_ids *ids);
 int32_t velo_live_begin(velo_live live, int32_t id_kind, uint64_t next_row, const char *schema);
 /* The rows with these ids are gone when it returns, all or, where it fails, none; ids that no row has are left out. After
- * a failed sync every further write is VELO_IO, until the index is opened again. */
-int32_t velo_live_delete(velo_live live, const velo_ids *ids, velo_live_done *done_out);
+ * a failed sync every further write is VELO_IO, until the index is opened again. `timeout_ms` is as of velo_live_insert_options. */
+int32_t velo_live_delete(velo_live live, const velo_ids *ids, uint32_t timeout_ms, velo_live_done *done_out);
 /* The same for rows of a view: segment UINT32_MAX is the delta. `layout` is the view's. */
 int32_t velo_live_delete_rows(velo_live live, uint64_t layout, const uint32_t *segments, const uint32_t *vertices,
-                              uint64_t row_count, velo_live_done *done_out);
+                              uint64_t row_count, uint32_t timeout_ms, velo_live_done *done_out);
 /* Rows are there when it returns, all or, where it fails, none. Ids of one call are distinct; NULL where there are none. */
 int32_t velo_live_insert(velo_live live, const velo_ids *ids, const velo_live_insert_options *options, velo_live_done *done_out);
 /* A call of more rows than the delta has room for comes as a segment: reserve, make an ordinary index of the rows in a folder of

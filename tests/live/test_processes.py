@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +347,11 @@ def test_the_page_and_the_lock_may_be_deleted_by_hand(path: Path) -> None:
 def test_a_stopped_process_makes_others_busy_and_searches_go_on(path: Path) -> None:
     with velo.open(path, writable=True, threads=1, durability="process") as index:
         index.insert(vectors_of(5), range(5), table(range(5)))
-        with servant(path, writable=True) as other, velo.open(path, threads=1) as follower:
+        with (
+            servant(path, writable=True) as other,
+            velo.open(path, threads=1) as follower,
+            ThreadPoolExecutor(1) as pool,
+        ):
             handle = os.open(path, os.O_RDONLY)
             pid = other.process.pid
             try:
@@ -358,11 +363,19 @@ def test_a_stopped_process_makes_others_busy_and_searches_go_on(path: Path) -> N
                 with pytest.raises(errors.BusyError, match=f"process {pid} "):
                     index.insert(vectors_of(1), [9999], table([1]), timeout_s=0.3)
                 assert 0.2 < time.monotonic() - begun < 30
+                # No call waits for a thread that waits longer.
+                patient = pool.submit(index.insert, vectors_of(1), [9998], table([1]), timeout_s=250)
+                for how in ({"ids": [1]}, {"filter": "n = 1"}):
+                    with pytest.raises(errors.BusyError, match=f"process {pid} "):
+                        index.delete(**how, timeout_s=0.3)
+                assert not patient.done()
                 assert len(index) == len(follower) == 2000
                 assert index.search(vectors_of(5)[2], 1).ids.tolist() == [2]
             finally:
                 os.close(handle)
             index.insert(vectors_of(1), [9999], table([1]), timeout_s=10)
+            assert patient.result().rows == 1
+            assert index.delete([1], timeout_s=10).rows == 1
             assert len(follower) == 2001
 
 
@@ -402,5 +415,10 @@ def test_a_collection_gives_an_id_to_one_shard(tmp_path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
         with pytest.raises(errors.BusyError, match="collection"):
             index.upsert(vectors_of(40), new, timeout_s=0.1)
+        os.close(handle)
+        handle = os.open(path / "shard-00000", os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(errors.BusyError, match="writes to this index"):
+            index.delete(list(range(10)), timeout_s=0.1)
         os.close(handle)
     assert velo.verify(path / "shard-00000") > 0

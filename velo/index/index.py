@@ -967,7 +967,13 @@ class Index:
             return self._writing().update(ids, metadata, request, timeout_s, filter)
 
     @hinted
-    def delete(self, ids: Any = None, *, filter: Any = None) -> Written:  # noqa: A002
+    def delete(
+        self,
+        ids: Any = None,
+        *,
+        filter: Any = None,  # noqa: A002
+        timeout_s: float | None = None,
+    ) -> Written:
         """Delete rows by id, or all that pass a filter.
 
         The call is atomic: all of its rows are deleted or none, for new searches and after a crash. When it
@@ -980,6 +986,8 @@ class Index:
             Ids that no row has are counted in ``missing`` and are no error.
         filter : expression, dict, SQL text, mask or ids
             As for :meth:`search`; a mask is over the rows that were built.
+        timeout_s : float, optional
+            How long to wait for calls of other processes; without it a minute.
 
         Returns
         -------
@@ -1001,7 +1009,7 @@ class Index:
         """
         _check_one("delete", ids, filter)
         with self._guard.inside():
-            return self._writing().delete(ids, filter)
+            return self._writing().delete(ids, timeout_s, filter)
 
     def flush(self) -> None:
         """Make a segment, an index of the ordinary format, of all rows that no segment holds, and sync.

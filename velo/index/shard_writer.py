@@ -71,9 +71,9 @@ class ShardWriter:
         last = self.writers[-1]
         shape = last.shape
         if ids is None and shape.id_kind == ROW and not upsert:  # numbers after those of others are taken
-            with self.lock:
+            with self._alone(until):
                 return last.insert(vectors, None, metadata, request, _left(until), upsert=False)
-        with self.lock, self._placing(until), self._on("upsert", until):
+        with self._alone(until), self._placing(until), self._on("upsert", until):
             name = request_bytes(request)
             rows, column, table = _checked(shape, vectors, ids, metadata, upsert=upsert)
             found = self._shards_of(column)
@@ -109,16 +109,17 @@ class ShardWriter:
             own = self._segment_of(condition, place)
             return self.writers[place].update(column, metadata, request, _left(until), own)
 
-        return self._write_all(column, write)
+        return self._write_all(column, until, write)
 
-    def delete(self, ids: Any, condition: Any) -> Written:
+    def delete(self, ids: Any, timeout_s: Any, condition: Any) -> Written:
         """See :meth:`velo.Index.delete`."""
         column = None if ids is None else checked_ids(ids)
+        until = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
 
         def write(place: int) -> Written:
-            return self.writers[place].delete(column, self._segment_of(condition, place))
+            return self.writers[place].delete(column, _left(until), self._segment_of(condition, place))
 
-        return self._write_all(column, write)
+        return self._write_all(column, until, write)
 
     def add_columns(self, new: NewColumns) -> None:
         """See :meth:`velo.Index.add_columns`."""
@@ -138,6 +139,16 @@ class ShardWriter:
         """See :meth:`Writer.release`."""
         for writer in self.writers:
             writer.release()
+
+    @contextlib.contextmanager
+    def _alone(self, until: float | None) -> Iterator[None]:
+        """Keep other threads out."""
+        if not self.lock.acquire(timeout=-1 if until is None else max(0.0, until - time.monotonic())):
+            raise BusyError("another thread writes to this collection: try again")
+        try:
+            yield
+        finally:
+            self.lock.release()
 
     @contextlib.contextmanager
     def _placing(self, until: float | None) -> Iterator[None]:
@@ -189,8 +200,8 @@ class ShardWriter:
         start = sum(view.n for view in at.views[:place])
         return of_rows(condition, start, start + at.views[place].n, at.n)
 
-    def _write_all(self, column: Any, write: Callable[[int], Written]) -> Written:
-        with self.lock, self._on("delete", None):
+    def _write_all(self, column: Any, until: float | None, write: Callable[[int], Written]) -> Written:
+        with self._alone(until), self._on("delete", until):
             done = _sum(self._write(range(len(self.writers)), write))
         missing = 0 if column is None else max(0, distinct_count(column) - done.rows)
         return replace(done, missing=missing)

@@ -309,14 +309,15 @@ class Writer:
                 )
             self._wait_for_room(deadline)
 
-    def delete(self, ids: Any, condition: Any) -> Written:
+    def delete(self, ids: Any, timeout_s: Any, condition: Any) -> Written:
         """See :meth:`velo.Index.delete`."""
+        deadline = None if timeout_s is None else time.monotonic() + seconds(timeout_s)
         if condition is not None:
-            done, asked = self._delete_matching(condition), None
+            done, asked = self._delete_matching(condition, deadline), None
         else:
             column = checked_ids(ids)
             _check_kind(column, self._live.shape().id_kind)
-            done = self._folder.write(lambda live: live.delete_ids(column))
+            done = self._folder.write(lambda live: live.delete_ids(column, deadline), deadline)
             asked = distinct_count(column)
         rows = int(done.rows)
         self._compactor.died(rows)
@@ -328,23 +329,24 @@ class Writer:
             pressure=self._live.pressure,
         )
 
-    def _delete_matching(self, condition: Any) -> Any:
+    def _delete_matching(self, condition: Any, deadline: float | None) -> Any:
         for _ in range(_STALE_MAX):
-            done = self._delete_once(condition)
+            done = self._delete_once(condition, deadline)
             if done.outcome != STALE:
                 return done
         with self._compactor.kept_away():  # those of this process; others commit now and then
-            while (done := self._delete_once(condition)).outcome == STALE:
-                pass
+            while (done := self._delete_once(condition, deadline)).outcome == STALE:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise BusyError("segments are merged all the time: try again")
             return done
 
-    def _delete_once(self, condition: Any) -> Any:
+    def _delete_once(self, condition: Any, deadline: float | None) -> Any:
         def write(live: LiveData) -> Any:
             view = live.view()
-            return live.delete_vertices(view, view.passing(condition))
+            return live.delete_vertices(view, view.passing(condition), deadline)
 
         self._folder.view()  # with the writes of others
-        return self._folder.write(write)
+        return self._folder.write(write, deadline)
 
     def add_columns(self, new: NewColumns) -> None:
         """See :meth:`velo.Index.add_columns`."""

@@ -17,7 +17,7 @@ from velo.folder.opened import OpenedFolder
 from velo.segments.added import LiveColumns, NewColumns
 from velo.segments.columns import NativeIds, schema_text
 from velo.segments.delta import DeltaStretches, NativeView, segment_names
-from velo.segments.rows import DTYPES, NUMBERS, ROW, STRINGS, GivenRows, RowShape
+from velo.segments.rows import DTYPES, NUMBERS, ROW, STRINGS, GivenRows, RowShape, left_ms
 from velo.segments.segment import Segment
 from velo.segments.view import View
 from velo.types import AnyArray, DurabilityName
@@ -210,12 +210,12 @@ class LiveData:
             self.pressure = min(1.0, done.delta_bytes / max(1, done.delta_bytes_max))
         return done
 
-    def delete_ids(self, column: IdColumn) -> Any:
+    def delete_ids(self, column: IdColumn, deadline: float | None) -> Any:
         """Delete by id; a ``velo_live_done``."""
         ids = NativeIds(column)
-        return self._write("ids", _native.lib.velo_live_delete, ids.struct)
+        return self._write("ids", _native.lib.velo_live_delete, ids.struct, left_ms(deadline))
 
-    def delete_vertices(self, view: View, vertices: AnyArray) -> Any:
+    def delete_vertices(self, view: View, vertices: AnyArray, deadline: float | None) -> Any:
         """Delete rows of a view; a ``velo_live_done``, ``STALE`` where they have other numbers by now."""
         segments, rows = view.places(vertices)
         count = len(vertices)
@@ -227,6 +227,7 @@ class LiveData:
             _native.pointer("uint32_t", segments) if count else null,
             _native.pointer("uint32_t", rows) if count else null,
             count,
+            left_ms(deadline),
         )
 
     def insert(self, ids: Any, options: Any) -> Any:

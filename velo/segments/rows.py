@@ -95,11 +95,16 @@ class GivenRows:
 
     def wait_until(self, deadline: float | None) -> None:
         """How long a call waits for those of other processes; None: as long as it does by default."""
-        left_ms = 0.0 if deadline is None else max(1.0, (deadline - time.monotonic()) * 1000)
-        self.options.timeout_ms = int(min(left_ms, 2**32 - 1))
+        self.options.timeout_ms = left_ms(deadline)
 
     def id_at(self, row: int) -> Any:
         return self._column[row].item() if isinstance(self._column, np.ndarray) else self._column[row].as_py()
+
+
+def left_ms(deadline: float | None) -> int:
+    """The time left for a call of the library; 0, its default, without a deadline."""
+    left = 0.0 if deadline is None else max(1.0, (deadline - time.monotonic()) * 1000)
+    return int(min(left, 2**32 - 1))
 
 
 class NewRows(GivenRows):

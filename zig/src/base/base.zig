@@ -1,5 +1,5 @@
 //! The base room: what every other room stands on and what stands on nothing. Aligned memory, seeded randomness,
-//! bit streams and bit sets, the checksum, the CPU level, the clock, and the limits of the format.
+//! bit streams and bit sets, a mutex, the checksum, the CPU level, the clock, and the limits of the format.
 const std = @import("std");
 
 pub const memory = @import("memory.zig");
@@ -16,6 +16,8 @@ pub const BitReader = bits.BitReader;
 pub const BitWriter = bits.BitWriter;
 
 pub const BitSet = @import("bitset.zig").BitSet;
+
+pub const TimedMutex = @import("timed_mutex.zig").TimedMutex;
 
 pub const checksum = @import("checksum.zig").checksum;
 
@@ -34,6 +36,7 @@ test {
     _ = @import("prng.zig");
     _ = bits;
     _ = @import("bitset.zig");
+    _ = @import("timed_mutex.zig");
     _ = @import("checksum.zig");
     _ = cpu;
     _ = limits;

@@ -327,13 +327,13 @@ pub fn begun(handle: Handle) error{Reported}!*LiveHandle {
     return common.report(.invalid_argument, .{ .argument = "live" }, "live was not begun", .{});
 }
 
-export fn velo_live_delete(handle: Handle, ids: ?*const IdColumn, done_out: ?*LiveDone) i32 {
+export fn velo_live_delete(handle: Handle, ids: ?*const IdColumn, timeout_ms: u32, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     const column = ids_of(ids) orelse return bad_ids();
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.delete(column, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.delete(column, timeout_of(timeout_ms), &diagnostic), done_out, &diagnostic);
 }
 
 /// Rows of a view; null, and the failure was recorded, where pointers are missing.
@@ -351,7 +351,7 @@ fn rows_from(segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, s
     return rows;
 }
 
-export fn velo_live_delete_rows(handle: Handle, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, done_out: ?*LiveDone) i32 {
+export fn velo_live_delete_rows(handle: Handle, layout: u64, segments: ?[*]const u32, vertices: ?[*]const u32, row_count: u64, timeout_ms: u32, done_out: ?*LiveDone) i32 {
     const self = begun(handle) catch return errors.last_status();
     defer handles.leave(handle);
     var status: i32 = ok;
@@ -359,7 +359,12 @@ export fn velo_live_delete_rows(handle: Handle, layout: u64, segments: ?[*]const
     defer common.allocator.free(rows);
     defer self.changed();
     var diagnostic: Diagnostic = .{};
-    return status_of_write(self.live.delete_rows(layout, rows, &diagnostic), done_out, &diagnostic);
+    return status_of_write(self.live.delete_rows(layout, rows, timeout_of(timeout_ms), &diagnostic), done_out, &diagnostic);
+}
+
+/// Null: as the handle was opened.
+fn timeout_of(timeout_ms: u32) ?u64 {
+    return if (timeout_ms > 0) nanoseconds(timeout_ms) else null;
 }
 
 fn bytes_of(pointer: ?[*]const u8, size: u64) []const u8 {
@@ -415,7 +420,7 @@ fn given_rows(ids: ?*const IdColumn, options: ?*const InsertOptions, status: *i3
         status.* = common.out_of_memory();
         return null;
     };
-    return .{ .encoded = encoded, .timeout_ns = if (o.timeout_ms > 0) nanoseconds(o.timeout_ms) else null, .rows = .{
+    return .{ .encoded = encoded, .timeout_ns = timeout_of(o.timeout_ms), .rows = .{
         .count = o.row_count,
         .kind = kind,
         .is_upsert = o.is_upsert != 0,
@@ -605,7 +610,7 @@ test "a handle is asked for what it has, and refused what it has not" {
     try std.testing.expectEqual(1, velo_live_open("/", &.{ .durability = 3 }, &handle));
     try std.testing.expectEqual(0, handle);
     var done: LiveDone = .{};
-    try std.testing.expectEqual(1, velo_live_delete(0, &.{}, &done));
+    try std.testing.expectEqual(1, velo_live_delete(0, &.{}, 0, &done));
     try std.testing.expectEqual(1, velo_live_reserve(0, null, null, &done));
     try std.testing.expectEqual(1, velo_live_insert_segment(0, null, null, 0, null, null, null, &done));
     try std.testing.expectEqual(0, velo_live_close(null));

@@ -67,10 +67,9 @@ pub fn Calls(comptime Live: type) type {
 
         fn lock(self: *Live, timeout_ns: u64, diagnostic: *Diagnostic) Error!void {
             var left = timeout_ns;
-            if (!self.turn.tryLock()) {
-                if (timeout_ns == 0) return busy(self, diagnostic);
+            if (!self.turn.try_lock()) {
                 const begin = base.nowMicros();
-                self.turn.lock();
+                if (!self.turn.lock(timeout_ns)) return busy(self, diagnostic);
                 left -|= (base.nowMicros() - begin) * std.time.ns_per_us;
             }
             errdefer self.turn.unlock();

@@ -249,7 +249,7 @@ pub fn Live(comptime Store: type) type {
         options: Options,
         prng: base.Prng,
         /// Threads that write go one after the other: with it they wait for the folder's lock, and then for `mutex`.
-        turn: std.Thread.Mutex = .{},
+        turn: base.TimedMutex = .{},
         /// A writer's, also while it makes a new manifest.
         mutex: std.Thread.Mutex = .{},
         /// The holder of `mutex` has the folder's lock, too, and has read all that was written.
@@ -618,8 +618,8 @@ pub fn Live(comptime Store: type) type {
 
         /// Rows with these ids are gone when this returns, on the device where durability asks for it. Ids that no row has are
         /// left out.
-        pub fn delete(self: *Self, ids: Ids, diagnostic: *Diagnostic) Error!Done {
-            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+        pub fn delete(self: *Self, ids: Ids, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            if (try calls.enter(self, timeout_ns, diagnostic)) |moved| return moved;
             return calls.leave(self, self.delete_ids(ids, diagnostic), diagnostic);
         }
 
@@ -636,8 +636,8 @@ pub fn Live(comptime Store: type) type {
         }
 
         /// The same for rows found by a search. If `layout` is no longer that of the folder nothing is done: Done.outcome.
-        pub fn delete_rows(self: *Self, layout: u64, given: []const Row, diagnostic: *Diagnostic) Error!Done {
-            if (try calls.enter(self, null, diagnostic)) |moved| return moved;
+        pub fn delete_rows(self: *Self, layout: u64, given: []const Row, timeout_ns: ?u64, diagnostic: *Diagnostic) Error!Done {
+            if (try calls.enter(self, timeout_ns, diagnostic)) |moved| return moved;
             return calls.leave(self, self.delete_places(layout, given, diagnostic), diagnostic);
         }
 

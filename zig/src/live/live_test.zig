@@ -69,7 +69,7 @@ const Opened = struct {
 fn delete_vertices(live: *Live, vertices: []const u32, diagnostic: *Diagnostic) !folder.Done {
     var rows: [8]Row = undefined;
     for (vertices, rows[0..vertices.len]) |vertex, *row| row.* = .{ .segment = 0, .vertex = vertex };
-    return live.delete_rows(live.layout, rows[0..vertices.len], diagnostic);
+    return live.delete_rows(live.layout, rows[0..vertices.len], null, diagnostic);
 }
 
 test "an index becomes live with its first delete; readers see it when they refresh" {
@@ -80,10 +80,10 @@ test "an index becomes live with its first delete; readers see it when they refr
     defer reader.close();
     var writer: Opened = undefined;
     try writer.open(&world, .{ .writable = true });
-    const none = try writer.live.delete(.{ .numbers = &.{ 1, 2 } }, &writer.diagnostic);
+    const none = try writer.live.delete(.{ .numbers = &.{ 1, 2 } }, null, &writer.diagnostic);
     try std.testing.expectEqual(0, none.rows);
     try std.testing.expectError(error.FileNotFound, world.tmp.dir.access("live.json", .{}));
-    const some = try writer.live.delete(.{ .numbers = &.{ 100, 1, 105, 100 } }, &writer.diagnostic);
+    const some = try writer.live.delete(.{ .numbers = &.{ 100, 1, 105, 100 } }, null, &writer.diagnostic);
     const info = writer.live.info();
     try std.testing.expectEqual(folder.Done{
         .rows = 2,
@@ -106,9 +106,9 @@ test "an index becomes live with its first delete; readers see it when they refr
     _ = try delete_vertices(&writer.live, &.{8}, &writer.diagnostic);
     try std.testing.expectEqual(.something, try reader.live.refresh(&reader.diagnostic));
     try reader.expect_deleted(&.{ 0, 5, 6, 7, 8 });
-    try std.testing.expectError(error.Unsupported, reader.live.delete(.{ .numbers = &.{100} }, &reader.diagnostic));
+    try std.testing.expectError(error.Unsupported, reader.live.delete(.{ .numbers = &.{100} }, null, &reader.diagnostic));
     const text: find.Ids = .{ .strings = .{ .offsets = &.{ 0, 1 }, .bytes = "a" } };
-    try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, &writer.diagnostic));
+    try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, null, &writer.diagnostic));
     try writer.live.finish(&writer.diagnostic);
     writer.close();
 
@@ -116,7 +116,7 @@ test "an index becomes live with its first delete; readers see it when they refr
     defer writer.close();
     try writer.expect_deleted(&.{ 0, 5, 6, 7, 8 });
     try std.testing.expectEqual(3, writer.live.info().sequence);
-    try std.testing.expectEqual(0, (try writer.live.delete(.{ .numbers = &.{105} }, &writer.diagnostic)).rows);
+    try std.testing.expectEqual(0, (try writer.live.delete(.{ .numbers = &.{105} }, null, &writer.diagnostic)).rows);
 }
 
 test "a torn end is put aside; damage below a promise is refused, by readers and by writers" {

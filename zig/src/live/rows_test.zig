@@ -31,7 +31,7 @@ test "rows come, are replaced and go; a reader sees them, and so does who opens 
         try std.testing.expectEqual(1, twice.row);
         const replaced = try writer.put(&.{ 6, 8 }, 0.25, true, "");
         try std.testing.expectEqual(1, replaced.replaced);
-        try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{ 5, 99 } }, &writer.diagnostic)).rows);
+        try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{ 5, 99 } }, null, &writer.diagnostic)).rows);
         _ = try writer.put(&.{5}, 0.75, false, "");
         try writer.expect_delta(&.{ 7, 6, 8, 5 }, &.{ 0, 0.25, 0.25, 0.75 });
         try std.testing.expectEqual(.something, try reader.live.refresh(&reader.diagnostic));
@@ -68,7 +68,7 @@ test "a full delta refuses rows, and keeps its own unchanged" {
     const before = writer.live.sequence;
     try std.testing.expectEqual(.full, (try writer.put(&.{ 1, 2 }, 0.75, true, "")).outcome);
     try std.testing.expectEqual(before, writer.live.sequence);
-    try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{1} }, &writer.diagnostic)).rows);
+    try std.testing.expectEqual(1, (try writer.live.delete(.{ .numbers = &.{1} }, null, &writer.diagnostic)).rows);
 }
 
 test "damage in what was carried over is never a torn end" {
@@ -109,7 +109,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     const path = try writer.live.next_segment(&name, &writer.diagnostic);
     const ids = [_]i64{ 5, 1, 3, 2, 4 }; // in the order in which a build may place them
     // Meanwhile:
-    _ = try writer.live.delete(.{ .numbers = &.{2} }, &writer.diagnostic);
+    _ = try writer.live.delete(.{ .numbers = &.{2} }, null, &writer.diagnostic);
     _ = try writer.put(&.{ 3, 6 }, 0.25, true, "");
     const what: Commit = .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = .{ .path = path, .uuid = "u1", .ids = .{ .numbers = &ids } } };
     const before = writer.live.sequence;
@@ -137,7 +137,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     var second_name: [32]u8 = undefined;
     const second = try writer.live.next_segment(&second_name, &writer.diagnostic);
     const merged = [_]i64{ 6, 4, 3, 1, 5 };
-    _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, &writer.diagnostic);
+    _ = try writer.live.delete(.{ .numbers = &.{ 1, 6 } }, null, &writer.diagnostic);
     const merge: Commit = .{ .view = all, .segments = &.{0}, .taken = &.{0b10010}, .with_delta = true, .segment = .{ .path = second, .uuid = "u2", .ids = .{ .numbers = &merged } } };
     try std.testing.expectEqual(.done, (try writer.live.commit(merge, &writer.diagnostic)).outcome);
     try writer.expect_delta(&.{}, &.{});
@@ -145,7 +145,7 @@ test "a fold makes a part of rows and parts; what changed meanwhile is dead in i
     try std.testing.expectEqual(2, writer.live.segments.items[0].deleted_count);
     try std.testing.expectError(error.FileNotFound, world.tmp.dir.access(path, .{}));
     // All of it dies, and no segment is left.
-    _ = try writer.live.delete(.{ .numbers = &.{ 3, 4, 5 } }, &writer.diagnostic);
+    _ = try writer.live.delete(.{ .numbers = &.{ 3, 4, 5 } }, null, &writer.diagnostic);
     const nothing = try writer.live.take_view();
     defer nothing.release();
     _ = try writer.live.commit(.{ .view = nothing, .segments = &.{0}, .taken = &.{0}, .with_delta = true, .segment = null }, &writer.diagnostic);
@@ -180,11 +180,11 @@ test "a fold of parts and one of the delta go on together; two of the same sourc
     _ = try writer.put(&second, 0.5, false, "");
     const view = try writer.live.take_view(); // of both
     defer view.release();
-    _ = try writer.live.delete(.{ .numbers = &.{ 1, 5 } }, &writer.diagnostic);
+    _ = try writer.live.delete(.{ .numbers = &.{ 1, 5 } }, null, &writer.diagnostic);
     const of_delta: Commit = .{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = .{ .path = paths[1], .uuid = "u2", .ids = .{ .numbers = &second } } };
     const of_segments: Commit = .{ .view = view, .segments = &.{0}, .taken = &.{0b111}, .with_delta = false, .segment = .{ .path = paths[2], .uuid = "u3", .ids = .{ .numbers = &merged } } };
     try std.testing.expectEqual(.done, (try writer.live.commit(of_delta, &writer.diagnostic)).outcome);
-    _ = try writer.live.delete(.{ .numbers = &.{3} }, &writer.diagnostic);
+    _ = try writer.live.delete(.{ .numbers = &.{3} }, null, &writer.diagnostic);
     try std.testing.expectEqual(.done, (try writer.live.commit(of_segments, &writer.diagnostic)).outcome);
     for ([_]Commit{ of_delta, of_segments }) |again|
         try std.testing.expectEqual(.stale, (try writer.live.commit(again, &writer.diagnostic)).outcome);
@@ -208,11 +208,11 @@ test "numbers of rows are never given twice; a call of another kind is refused" 
         defer writer.close();
         const given: rows_payload.Rows = .{ .count = 2, .kind = .row, .ids = .{ .numbers = &.{} }, .vectors = &@as([8]u8, @splat(0)) };
         try std.testing.expectEqual(2 * turn, (try writer.live.insert(given, null, &writer.diagnostic)).row);
-        _ = try writer.live.delete(.{ .numbers = &.{@intCast(2 * turn + 1)} }, &writer.diagnostic);
+        _ = try writer.live.delete(.{ .numbers = &.{@intCast(2 * turn + 1)} }, null, &writer.diagnostic);
         if (turn == 1) try writer.live.checkpoint(&writer.diagnostic);
         try std.testing.expectError(error.InvalidArgument, writer.put(&.{1}, 0, true, ""));
         const text: find.Ids = .{ .strings = .{ .offsets = &.{ 0, 1 }, .bytes = "a" } };
-        try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, &writer.diagnostic));
+        try std.testing.expectError(error.InvalidArgument, writer.live.delete(text, null, &writer.diagnostic));
         const one: rows_payload.Rows = .{ .count = 1, .kind = .row, .is_upsert = true, .ids = .{ .numbers = &.{0} }, .vectors = &@as([4]u8, @splat(0)) };
         try std.testing.expectEqual(1, (try writer.live.insert(one, null, &writer.diagnostic)).replaced);
         var other = one;
@@ -247,13 +247,13 @@ test "threads that take views beside writers, checkpoints and folds see whole ca
         for (0..120) |i| {
             const first: i64 = @intCast(2 * i);
             _ = try writer.put(&.{ first, first + 1 }, 0, true, "");
-            if (i % 3 == 0) _ = try writer.live.delete(.{ .numbers = &.{ first, first + 1 } }, &writer.diagnostic);
+            if (i % 3 == 0) _ = try writer.live.delete(.{ .numbers = &.{ first, first + 1 } }, null, &writer.diagnostic);
             if (i % 40 != 39) continue;
             const view = try writer.live.take_view();
             defer view.release();
             for (0..view.rows) |row| if (!view.deleted.contains(row)) {
                 const place = view.delta.place_of(@intCast(row));
-                _ = try writer.live.delete(.{ .numbers = place.record.rows.ids.numbers }, &writer.diagnostic);
+                _ = try writer.live.delete(.{ .numbers = place.record.rows.ids.numbers }, null, &writer.diagnostic);
             };
             // Nothing lives: the delta goes, and no segment takes its place.
             const done = try writer.live.commit(.{ .view = view, .segments = &.{}, .taken = &.{}, .with_delta = true, .segment = null }, &writer.diagnostic);

@@ -88,7 +88,7 @@ pub const Opened = struct {
     }
 
     pub fn delete(self: *Opened, ids: []const i64) !folder.Done {
-        return self.live.delete(.{ .numbers = ids }, &self.diagnostic);
+        return self.live.delete(.{ .numbers = ids }, null, &self.diagnostic);
     }
 
     /// The ids of the rows of the delta that a search finds, as it begins now.

@@ -42,7 +42,7 @@ const First = struct {
         try handle.open(self.allocator, .{ .disk = &self.disk }, .{ .writable = true, .seed = 1 }, built);
         defer handle.close();
         for (rows) |row| {
-            _ = try handle.live.delete(.{ .numbers = &.{row.id} }, &handle.diagnostic);
+            _ = try handle.live.delete(.{ .numbers = &.{row.id} }, null, &handle.diagnostic);
             try handle.live.checkpoint(&handle.diagnostic);
         }
     }
@@ -107,7 +107,7 @@ test "old names stay until the root is there for good, where the sync of its ren
             defer disk.on_event = null;
             try handle.open(allocator, .{ .disk = &disk }, .{ .writable = true, .seed = 1 }, built);
             defer handle.close();
-            try std.testing.expectError(error.Io, handle.live.delete(.{ .numbers = &.{1} }, &handle.diagnostic));
+            try std.testing.expectError(error.Io, handle.live.delete(.{ .numbers = &.{1} }, null, &handle.diagnostic));
             try std.testing.expect(handle.live.poisoned);
         }
         disk.faults = .{};

@@ -644,7 +644,7 @@ pub const World = struct {
         const handle = process.handle.?;
         process.call = .{ .op = op };
         self.tell("{d}: {t} {any} {any}", .{ self.number_of(process), op.kind, op.ids, op.values });
-        try self.answered(process, try handle.live.delete(.{ .numbers = op.ids }, &handle.diagnostic));
+        try self.answered(process, try handle.live.delete(.{ .numbers = op.ids }, null, &handle.diagnostic));
     }
 
     /// Rows are read and written anew, by who may come late: then nothing is done.
