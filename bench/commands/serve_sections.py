@@ -26,9 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 import velo
+from bench.harness import datasets
 from bench.harness.curves import Row
+from bench.harness.datasets import Dataset
 from bench.harness.pages import ROOT
-from velo.formats import open_vectors
+from bench.harness.sections import Context
 from velo_serving.hosting.processes import open_processes
 from velo_serving.protocol.types import SearchRequest
 
@@ -38,8 +40,10 @@ K: Final = 10
 CALLERS: Final = 32
 #: Turns of each server.
 TURNS: Final = 5
-HEAVY_QUERIES: Final = 500
-HEAVY_K: Final = 1000
+#: The recall at which several shards and one index are compared.
+RECALL: Final = 0.95
+#: Distinct values of the column that heavy requests group by.
+GROUPS: Final = 1000
 #: Of overload: connections, the deadline of a request, and the permitted delay of its answer.
 CROWD: Final = 768
 DEADLINE_S: Final = 0.5
@@ -54,11 +58,56 @@ EVENT_AT = 150
 #: Words of a shard's command line.
 _SHARD: Final = b"velo_serving.shard.process"
 
-#: The program of a server: a collection, ``processes`` or ``threads``, and the number of gateways.
-SERVE: Final = (
-    "import sys, velo_serving as s; s.serve_local(sys.argv[1], port=0, threads=1, workers=int(sys.argv[3]),"
-    " processes=sys.argv[2] == 'processes', on_ready=lambda url: print(url, flush=True))"
-)
+#: The program of a server: its index or collection, and ``processes`` or ``threads``.
+SERVE: Final = """
+import sys, velo_serving as s
+processes = sys.argv[2] == "processes"
+ready = lambda url: print(url, flush=True)
+s.serve_local(sys.argv[1], port=0, threads=1, processes=processes, on_ready=ready)
+"""
+
+#: The server that a user of the library would write.
+PLAIN: Final = """
+import socket, sys, uvicorn, velo
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+class Query(BaseModel):
+    vector: list[float]
+    k: int
+    recall: float
+
+index, app = velo.open(sys.argv[1], threads=1), FastAPI()
+
+@app.post("/v1/search")
+async def search(query: Query):
+    found = await index.search_async(query.vector, query.k, recall=query.recall)
+    return {"ids": found.ids.tolist(), "distances": found.distances.tolist()}
+
+listener = socket.create_server(("127.0.0.1", 0))
+print("http://127.0.0.1:%d" % listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="error", loop="uvloop")).run(sockets=[listener])
+"""
+
+
+def made(context: Context, dataset: Dataset, name: str) -> Path:
+    """The set as ``one`` index or as ``four`` shards, with columns and vectors; built once."""
+    path = context.folder / "serve" / f"{dataset.name}-{dataset.n}" / f"{name}.velo"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = np.arange(dataset.n)
+        columns = {
+            "number": rows,
+            "price": np.sqrt(rows).astype(np.float32),
+            "label": rows % GROUPS,
+            "name": [f"row {row}" for row in rows],
+        }
+        how: dict[str, Any] = {"metric": dataset.metric, "metadata": columns, "store_vectors": True}
+        if name == "one":
+            velo.build(path, dataset.base, threads=context.threads, **how).close()
+        else:
+            velo.build_collection(path, dataset.base, shards=SHARDS, threads=context.threads, **how)
+    return path
 
 
 @dataclass(frozen=True)
@@ -85,12 +134,12 @@ def _tree_of(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(collection: Path, kind: str = "processes", workers: int = 1) -> Iterator[Server]:
+def served(path: Path, kind: str = "processes", program: str = SERVE) -> Iterator[Server]:
     """A server in a process of its own, until the block ends."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "serving")])}
     with tempfile.TemporaryDirectory() as folder:  # Python would look for modules in the working folder
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(collection.resolve()), kind, str(workers)],
+            [sys.executable, "-c", program, str(path.resolve()), kind],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
@@ -115,6 +164,7 @@ class Costs:
     gateway_s: float
     shards_s: float
     took_s: list[float]
+    late: int = 0
 
 
 def row_of(what: str, turns: Sequence[Costs]) -> Row:
@@ -126,6 +176,7 @@ def row_of(what: str, turns: Sequence[Costs]) -> Row:
         "what": what,
         "queries": queries,
         "refused": sum(turn.refused for turn in turns),
+        "late": sum(turn.late for turn in turns),
         "queries_per_s": queries / sum(turn.seconds for turn in turns),
         "gateway_us": gateway_us,
         "shards_us": shards_us,
@@ -145,10 +196,14 @@ def post(body: bytes, kind: str, accept: str, path: str = "/v1/search") -> bytes
     return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def json_requests(queries: np.ndarray) -> list[bytes]:
-    """Requests of one query each."""
+def json_request(**body: Any) -> bytes:
     kind = "application/json"
-    return [post(json.dumps({"vector": query.tolist(), "k": K}).encode(), kind, kind) for query in queries]
+    return post(json.dumps(body).encode(), kind, kind)
+
+
+def json_requests(queries: np.ndarray, **options: Any) -> list[bytes]:
+    """Requests of one query each."""
+    return [json_request(vector=query.tolist(), k=K, **options) for query in queries]
 
 
 def arrow_request(queries: np.ndarray, k: int) -> bytes:
@@ -227,44 +282,74 @@ def in_turns(asks: dict[str, Callable[[], Coroutine[Any, Any, Costs]]]) -> list[
     return [row_of(what, turns) for what, turns in found.items()]
 
 
-def gateway(
-    collection: Path, queries: np.ndarray, seconds: float, kind: str = "processes", workers: int = 1
-) -> list[Row]:
-    """A server asked over keep-alive connections: JSON with one query each, and npy with 64."""
-    singles, batch = json_requests(queries[:200]), [arrow_request(queries[:64], K)]
-    with served(collection, kind, workers) as server:
-        together = f"JSON, {CALLERS} connections, {kind}" + (f", {workers} workers" if workers > 1 else "")
-        asks = {together: lambda: ask(server, singles, CALLERS, seconds)}
-        if kind == "processes" and workers == 1:
-            asks["JSON, 1 connections, processes"] = lambda: ask(server, singles, 1, seconds)
-            asks["npy bodies of 64, 4 connections"] = lambda: ask(server, batch, 4, seconds, each=64)
-        return in_turns(asks)
+def gateway(context: Context) -> list[Row]:
+    """Four shards in processes of their own, asked over keep-alive connections."""
+    dataset, seconds = context.dataset(), context.options["seconds"]
+    singles, batch = json_requests(dataset.queries[:200]), [arrow_request(dataset.queries[:64], K)]
+    with served(made(context, dataset, "four")) as server:
+        return in_turns(
+            {
+                f"JSON, {CALLERS} connections": lambda: ask(server, singles, CALLERS, seconds / 2),
+                "JSON, 1 connection": lambda: ask(server, singles, 1, seconds / 2),
+                "Arrow bodies of 64, 4 connections": lambda: ask(server, batch, 4, seconds / 2, each=64),
+            }
+        )
 
 
-def overload(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:
-    """The peak, and multiples of it over many connections; late answers count as refused."""
-    kind = "application/json"
-    limits = {"k": K, "timeout_ms": int(1e3 * DEADLINE_S)}
-    requests = [
-        post(json.dumps({"vector": one.tolist(), **limits}).encode(), kind, kind) for one in queries[:200]
-    ]
-    with served(collection) as server:
+def one_process(context: Context) -> list[Row]:
+    """One index, the same rows in four shards of one process, and a plain FastAPI application."""
+    dataset, seconds = context.dataset(), context.options["seconds"]
+    requests = json_requests(dataset.queries[:200], recall=RECALL)
+    one, four = made(context, dataset, "one"), made(context, dataset, "four")
+    with (
+        served(one, "threads") as alone,
+        served(four, "threads") as shards,
+        served(one, "", PLAIN) as plain,
+    ):
+        servers = {"one index": alone, "four shards in one process": shards, "FastAPI over one index": plain}
+
+        def asking(server: Server) -> Callable[[], Coroutine[Any, Any, Costs]]:
+            return lambda: ask(server, requests, CALLERS, seconds / 2)
+
+        rows = in_turns({name: asking(server) for name, server in servers.items()})
+    queries = dataset.queries[: context.query_count]
+    for row, path in zip(rows, (one, four, one), strict=True):
+        with velo.open(path, threads=1) as index:
+            found = index.search(queries, K, recall=RECALL)
+        row["recall"] = float(datasets.recall(dataset, found.ids).mean())
+    return rows
+
+
+PEAK: Final = f"{CALLERS} connections, deadline {DEADLINE_S} s"
+
+
+def times_the_peak(factor: int) -> str:
+    return f"{factor} × that load over {CROWD} connections"
+
+
+def overload(context: Context) -> list[Row]:
+    """The peak, and multiples of it over many connections."""
+    dataset, seconds = context.dataset(), context.options["seconds"]
+    requests = json_requests(dataset.queries[:200], timeout_ms=int(1e3 * DEADLINE_S))
+    with served(made(context, dataset, "four")) as server:
 
         async def times(factor: float, peak: float) -> Costs:
             ways = [await asyncio.open_connection(server.host, server.port) for _ in range(CROWD)]
             took_s: list[float] = []
-            asked = refused = 0
+            asked = refused = late = 0
             before, started = server.processor_s(), time.perf_counter()
 
             async def one(way: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> None:
-                nonlocal refused
+                nonlocal refused, late
                 began = time.perf_counter()
                 status = await exchange(*way, request)
                 took = time.perf_counter() - began
-                if status == 200 and took <= DEADLINE_S + LATE_S:
-                    took_s.append(took)
-                else:
+                if status != 200:
                     refused += 1
+                elif took > DEADLINE_S + LATE_S:
+                    late += 1
+                else:
+                    took_s.append(took)
                 ways.append(way)
 
             tasks: set[asyncio.Task[None]] = set()
@@ -278,100 +363,70 @@ def overload(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]
             for _, writer in ways:
                 writer.close()
             gateway_s, shards_s = np.subtract(server.processor_s(), before).tolist()
-            return Costs(len(took_s), refused, seconds, gateway_s, shards_s, took_s or [math.nan])
+            return Costs(len(took_s), refused, seconds, gateway_s, shards_s, took_s or [math.nan], late)
 
         in_loop(ask(server, requests, CALLERS, seconds))  # warms up
         peak = in_loop(ask(server, requests, CALLERS, seconds))
         rate = peak.queries / peak.seconds
-        found = {f"{CALLERS} connections, deadline {DEADLINE_S} s": peak}
+        found = {PEAK: peak}
         for factor in (2, 4):
-            found[f"{factor} × that load over {CROWD} connections"] = in_loop(times(factor, rate))
+            found[times_the_peak(factor)] = in_loop(times(factor, rate))
         return [row_of(what, [costs]) for what, costs in found.items()]
 
 
-def heavy_beside(collection: Path, queries: np.ndarray, seconds: float) -> list[Row]:
-    """Light queries alone, and beside a caller that asks for 500 × k = 1,000 again and again."""
-    heavy, lights = arrow_request(queries[:HEAVY_QUERIES], HEAVY_K), json_requests(queries[:200])
-    with served(collection) as server:
+def heavy_requests(queries: np.ndarray) -> dict[str, bytes]:
+    """Requests that take long, by name."""
+    one = queries[0].tolist()
+    return {
+        "500 × k = 1,000": arrow_request(queries[:500], 1000),
+        "64 exact queries": json_request(vectors=queries[:64].tolist(), k=K, exact=True),
+        "5,000 hits with metadata": json_request(vector=one, k=5000, return_metadata=True),
+        "k = 10,000": json_request(vector=one, k=10_000),
+        "20 groups of 10": json_request(vector=one, k=20, group_by="label", group_size=10),
+    }
+
+
+def heavy_beside(context: Context) -> list[Row]:
+    """Light queries alone, and beside a caller that repeats a heavy request."""
+    dataset, seconds = context.dataset(), context.options["seconds"]
+    lights = json_requests(dataset.queries[:200])
+    with served(made(context, dataset, "four")) as server:
 
         async def alone() -> Costs:
-            return await ask(server, lights, 1, seconds, pause_s=LIGHT_EVERY_S)
+            return await ask(server, lights, 1, seconds / 2, pause_s=LIGHT_EVERY_S)
 
-        async def beside() -> Costs:
-            async def much() -> None:
-                ways = await asyncio.open_connection(server.host, server.port)
-                while True:
-                    await exchange(*ways, heavy)
+        def beside(heavy: bytes) -> Callable[[], Coroutine[Any, Any, Costs]]:
+            async def measured() -> Costs:
+                answered: list[int] = []
 
-            task = asyncio.ensure_future(much())
-            await asyncio.sleep(0.3)  # until it is under way
-            costs = await alone()
-            task.cancel()
-            await asyncio.sleep(0.5)  # the canceled request ends
-            return costs
+                async def much() -> None:
+                    ways = await asyncio.open_connection(server.host, server.port)
+                    while True:
+                        answered.append(await exchange(*ways, heavy))
 
-        return in_turns({"light queries alone": alone, "light queries beside heavy ones": beside})
+                task = asyncio.ensure_future(much())
+                await asyncio.sleep(0.3)  # until it is under way
+                costs = await alone()
+                task.cancel()
+                await asyncio.sleep(0.5)  # the canceled request ends
+                if wrong := set(answered) - {200}:
+                    raise RuntimeError(f"a heavy request was answered with {wrong}")
+                return costs
 
+            return measured
 
-_OWN_RATE = f"import sys; from {__name__} import own_rate; own_rate(*sys.argv[1:])"
-
-
-def library(collection: Path, queries: np.ndarray, queries_path: Path, seconds: float) -> list[Row]:
-    """One process over all shards; single queries of the slowest shard; the four at once, a process each."""
-    with velo.open(collection, threads=1) as shards:
-        rate = _rate_of(shards, queries, seconds)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    singles, children = [], []
-    for number in range(SHARDS):
-        path = collection / f"shard-{number:05d}"
-        with velo.open(path, threads=1) as index:
-            index.search(queries[:64], k=K)
-            took_ms = []
-            for query in queries[:200]:
-                began = time.perf_counter()
-                index.search(query, k=K)
-                took_ms.append((time.perf_counter() - began) * 1e3)
-            singles.append(float(np.median(took_ms)))
-        command = [sys.executable, "-c", _OWN_RATE, str(path), str(queries_path), str(seconds)]
-        children.append(subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment))
-    for one in children:
-        assert one.stdout is not None
-        one.stdout.readline()
-    for one in children:
-        assert one.stdin is not None
-        one.stdin.write("go\n")
-        one.stdin.flush()
-    rates = [float(one.communicate()[0]) for one in children]
-    load = os.getloadavg()[0]
-    return [
-        {"what": "library", "queries_per_s": rate, "slowest_shard_p50_ms": max(singles), "load": load},
-        {"what": "shards at once", "queries_per_s": sum(rates), "load": load},
-    ]
-
-
-def own_rate(path: str, queries_path: str, seconds: str) -> None:
-    """The program of a process that asks one shard alone: begins when told, and prints its rate."""
-    queries = open_vectors(Path(queries_path)).read().astype(np.float32)
-    with velo.open(path, threads=1) as index:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(_rate_of(index, queries, float(seconds)), flush=True)
-
-
-def _rate_of(index: Any, queries: np.ndarray, seconds: float) -> float:
-    index.search(queries[:64], k=K)
-    started, done = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        index.search(np.roll(queries, -done, axis=0)[:64], k=K)
-        done += 64
-    return done / (time.perf_counter() - started)
+        requests = heavy_requests(np.asarray(dataset.queries))
+        asks = {f"light queries beside {what}": beside(heavy) for what, heavy in requests.items()}
+        return in_turns({"light queries alone": alone, **asks})
 
 
 EVENTS: Final = {"nothing": None, "a shard is killed": signal.SIGKILL, "a shard is stopped": signal.SIGSTOP}
 
 
-def events(collection: Path, queries: np.ndarray) -> list[Row]:
+def events(context: Context) -> list[Row]:
     """Queries every ten milliseconds while a shard is killed, and while one is stopped."""
+    dataset = context.dataset()
+    collection, queries = made(context, dataset, "four"), np.asarray(dataset.queries)
     rows = []
     for what, number in EVENTS.items():
         timeline = in_loop(_scene(collection, queries, number))

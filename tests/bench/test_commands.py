@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import velo
 from bench import __main__ as bench
-from bench.commands import serve_sections
 from bench.harness import cgroup, plots
 from bench.harness.datasets import DataError
 from bench.harness.runs import ROOT
@@ -274,38 +271,28 @@ def test_a_command_measures_and_writes(command: str, tmp_path: Path, monkeypatch
         assert ran.pictures == sorted(f"small-{name}.png" if name else "small.png" for name in case.pictures)
 
 
-def collection(folder: Path) -> list[str]:
-    random = np.random.default_rng(3)
-    vectors = random.standard_normal((800, 16)).astype(np.float32)
-    velo.build_collection(folder / "small.velo", vectors, shards=serve_sections.SHARDS, threads=2)
-    np.save(folder / "queries.npy", random.standard_normal((600, 16)).astype(np.float32))
-    return [str(folder / "small.velo"), str(folder / "queries.npy")]
+def test_serve_measures_one_index_and_shards(tmp_path: Path) -> None:
+    case = Case(["one process"], ["--seconds", "0.1"], lambda _: None)
+    data = ["--data", str(small_set(tmp_path / "small"))]
+    rows = run("serve", data, case, tmp_path).rows("one process")
+    assert [row["what"] for row in rows] == [
+        "one index",
+        "four shards in one process",
+        "FastAPI over one index",
+    ]
+    assert all(row["queries_per_s"] > 0 and row["all_us"] > 0 and row["recall"] > 0.8 for row in rows)
 
 
-def test_serve_measures_the_library(tmp_path: Path) -> None:
-    case = Case(["library"], ["--seconds", "0.2"], lambda _: None)
-    rows = run("serve", collection(tmp_path), case, tmp_path).rows("library")
-    assert [row["what"] for row in rows] == ["library", "shards at once"]
-    assert all(row["queries_per_s"] > 0 for row in rows)
-
-
-@pytest.mark.long(guarded_by="tests/bench/test_commands.py::test_serve_measures_the_library")
+@pytest.mark.long(guarded_by="tests/bench/test_commands.py::test_serve_measures_one_index_and_shards")
 @pytest.mark.timeout(900)
 def test_every_line_of_serve_is_measured(tmp_path: Path) -> None:
-    every = [
-        "library",
-        "processes",
-        "threads",
-        "two gateways",
-        "heavy",
-        "overload",
-        "events",
-    ]
-    ran = run("serve", collection(tmp_path), Case(every, ["--seconds", "0.4"], lambda _: None), tmp_path)
+    every = ["processes", "one process", "heavy", "overload", "events"]
+    data = ["--data", str(small_set(tmp_path / "small"))]
+    ran = run("serve", data, Case(every, ["--seconds", "0.4"], lambda _: None), tmp_path)
     assert [line.what for line in ran.lines if line.value is None] == []
     rows = {row["what"]: row for name in every for row in ran.rows(name)}
-    assert rows["JSON, 32 connections, processes"]["refused"] == 0
-    assert rows["JSON, 32 connections, processes"]["shards_us"] > 0
+    assert rows["JSON, 32 connections"]["refused"] == 0
+    assert rows["JSON, 32 connections"]["shards_us"] > 0
     assert rows["a shard is killed"]["partial"] > 0
     assert ran.pictures == ["small.png"]
 
