@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.commands import live_many, live_processes, live_sections
+from bench.commands import live_fresh, live_many, live_processes, live_sections
 from bench.commands.live_indexes import RECALL
 from bench.commands.live_sections import KINDS
 from bench.harness import report
@@ -99,6 +99,7 @@ TARGETS: Sequence[Described] = (
         2,
     ),
     *live_many.TARGETS,
+    *live_fresh.TARGETS,
     *live_processes.TARGETS,
     (
         "dead",

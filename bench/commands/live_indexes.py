@@ -33,6 +33,8 @@ _MERGE_LEAST = 1 << 20
 #: Points of a picture over time.
 _STRETCHES = 400
 _SAMPLE_S = 0.01
+#: Longer than a merge that may have begun takes at sizes like these.
+_REST_S = 10.0
 
 
 class Growth:
@@ -252,3 +254,13 @@ def insert_all(
         "longest_s": longest,
         "over_time": stretches([end - began for end in ends], given.tolist(), max),
     }
+
+
+def wait_until_at_rest(index: velo.Index) -> None:
+    """Return when nothing was merged for longer than a merge of young segments takes here."""
+    parts, since = index.info()["live"]["parts"], time.perf_counter()
+    while time.perf_counter() - since < _REST_S:
+        time.sleep(0.2)
+        now = index.info()["live"]["parts"]
+        if now != parts:
+            parts, since = now, time.perf_counter()

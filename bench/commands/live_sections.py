@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import velo
-from bench.commands import live_many, live_processes
+from bench.commands import live_fresh, live_many, live_processes
 from bench.commands.live_indexes import (
     KEPT,
     RECALL,
@@ -32,14 +32,13 @@ from bench.commands.live_indexes import (
     searched,
     some_of,
     stretches,
+    wait_until_at_rest,
     work_folder,
     writer,
 )
 from bench.harness.datasets import Dataset, K
 from bench.harness.sections import Context, Results
 
-#: Longer than a merge that may have begun takes at sizes like these.
-_REST_S = 10.0
 #: Share of the rows in the index that young segments come to: with a fifth as many, all are merged.
 _OLD = 0.85
 
@@ -223,16 +222,6 @@ def merge(context: Context) -> Results:
     }
 
 
-def wait_until_at_rest(index: velo.Index) -> None:
-    """Return when nothing was merged for longer than a merge of young segments takes here."""
-    parts, since = index.info()["live"]["parts"], time.perf_counter()
-    while time.perf_counter() - since < _REST_S:
-        time.sleep(0.2)
-        now = index.info()["live"]["parts"]
-        if now != parts:
-            parts, since = now, time.perf_counter()
-
-
 def churn(kind: str, context: Context) -> Results:
     """Recall and reads before the first turnover of a tenth, after each, and of a fresh build at the end."""
     dataset = context.dataset()
@@ -280,6 +269,7 @@ def chosen(
 KINDS = {"random": "rows at random", "clusters": "rows that lie together"}
 _ONCE = (
     *(insert, double, upserts, parts, live_many.many, dead, merge),
+    *(live_fresh.half, live_fresh.full_rate, live_fresh.rewritten),
     *(live_processes.processes, live_processes.rest),
 )
 EVERY: dict[str, Callable[[Context], Results]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.commands import live, live_indexes, live_many, live_processes, live_sections
+from bench.commands import live, live_fresh, live_indexes, live_many, live_processes, live_sections
 from bench.harness import plots
 from bench.harness.datasets import DataError
 from bench.harness.report import Page
@@ -38,7 +38,7 @@ def test_a_turnover_takes_a_tenth_and_brings_as_many(kind: str, context: Context
 
 @pytest.mark.long(guarded_by="tests/bench/test_live.py::test_many_segments_are_compared_with_one")
 def test_single_queries_are_timed_around_a_merge(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_sections, "_REST_S", 0.5)
+    monkeypatch.setattr(live_indexes, "_REST_S", 0.5)
     told = json.loads(json.dumps(live_sections.merge(context)))
     assert min(told[when]["calls"] for when in ("idle", "busy")) > 0
     assert told["merge_s"][0] < told["merge_s"][1]
@@ -65,6 +65,24 @@ def test_many_segments_are_compared_with_one(
     assert lines["rounds, six young segments"].note.startswith("one segment: ")
     pictures = [part for part in live.content(page) if isinstance(part, plots.Picture)]
     assert [picture.name for picture in pictures] == ["many-parts", "many-delta"]
+
+
+def test_fresh_rows_are_compared_with_one_segment(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_indexes, "_REST_S", 0.5)
+    monkeypatch.setattr(live_fresh, "_TURNS", 3)
+    monkeypatch.setattr(live_many, "_ROUNDS", 1)
+    found = {
+        measure.__name__: {"section": measure.__name__, "result": json.loads(json.dumps(measure(context)))}
+        for measure in (live_fresh.half, live_fresh.full_rate, live_fresh.rewritten)
+    }
+    assert found["rewritten"]["result"]["upserts"] == 4500
+    page = Page(tmp_path, "live", {"options": {"callers": 4}}, found)
+    lines = [target.line(page.found) for target in live.targets(page)]
+    assert [line.value is not None and line.value > 0 for line in lines].count(True) == len(
+        live_fresh.TARGETS
+    )
 
 
 def test_several_processes_write_to_one_index(
