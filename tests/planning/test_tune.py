@@ -86,7 +86,6 @@ def test_a_segment_tells_what_more_rows_take_of_memory_and_disk(tmp_path: Path) 
     whole = quick(rows, tmp_path, sample=8_000, memory=0.6, recall=0.9, degrees=(16,)).candidates
     assert [one.memory_bits for one in segment] == [one.memory_bits for one in whole]
     for one, other in zip(segment, whole, strict=True):
-        assert one.reads < other.reads
         assert one.memory_bytes == pytest.approx(other.memory_bytes, rel=0.1)
         assert one.disk_bytes_per_vector == pytest.approx(other.disk_bytes_per_vector, rel=0.1)
 
