@@ -1,8 +1,8 @@
 """Processes that write are killed at random moments of a mixed load; a ledger here says what must be there.
 
-``python -m tests.live.kills --count 500`` kills so many, each after up to a quarter of a second of work.
+``python -m tests.live.kills --count 500`` kills 500 of them, each after up to a quarter of a second of work.
 ``--minutes 10 --writers 6`` has several of them write to one folder at once, stops or kills one of them every
-second, and starts another in its place.
+few seconds, and starts another in its place.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ def count_on():
         seen = index.get([TICKS + other], columns=["value"])["value"].to_pylist() if least else [0]
         assert seen and seen[0] >= least, f"writer {other} has counted to {least}, and {seen} is seen"
 
+# Several writers flush and merge for one another.
+often = [.3, .3, .05, .05, .24, .04, .02] if writers == 1 else [.3, .3, .06, .06, .26, .015, .005]
 with velo.open(path, writable=True, durability=durability, threads=1) as index:
     own = index.get(np.arange(first, first + ids), columns=["value", "extra"], unknown="skip")
     say(open=list(zip(*(own[name].to_pylist() for name in ("id", "value", "extra")))))
     while True:
         kinds = ["insert", "upsert", "update", "update by filter", "delete", "flush", "optimize"]
-        kind = random.choice(kinds, p=[.3, .3, .05, .05, .24, .04, .02])
+        kind = random.choice(kinds, p=often)
         shared = writers > 1 and random.random() < 0.2
         chosen = random.choice(FEW_IDS if shared else ids, int(random.integers(1, 12)), replace=False)
         chosen = (chosen + (SHARED if shared else first)).tolist()
@@ -272,8 +274,13 @@ class Writer:
         self.ledger.read(lines)
 
 
-def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability: str) -> tuple[int, int]:
-    """Stop or kill one of several processes that write to one index; kills and acknowledged calls."""
+def run_beside(
+    folder: Path, writers: int, seconds: float, seed: int, durability: str, pause_s: float = 2.0
+) -> tuple[int, int]:
+    """Stop or kill one of several processes that write to one index, after a pause of up to `pause_s`.
+
+    Returns the numbers of kills and of acknowledged calls.
+    """
     path = created(folder / "beside.velo")
     random = np.random.default_rng(seed)
     each = [Writer(path, number, writers, durability) for number in range(writers)]
@@ -285,7 +292,7 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
             one.await_first_call()
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
-            time.sleep(float(random.uniform(0, 2.0)))
+            time.sleep(float(random.uniform(0, pause_s)))
             one = each[int(random.integers(writers))]
             if random.random() < 0.2:
                 one.stop(float(random.uniform(0, 1.0)))
@@ -301,11 +308,15 @@ def run_beside(folder: Path, writers: int, seconds: float, seed: int, durability
     # A reader may see a call under way only once the next writer has taken it over.
     with velo.open(path, writable=True, threads=1) as index:
         found = found_in(index)
+    ticks = path.with_name(f"{path.name}.counted").read_bytes()
     for number, one in enumerate(each):
         one.read()
         first = number * IDS
         one.ledger.settle({key: row for key, row in found.items() if first <= key < first + IDS})
         assert one.ledger.calls > 0, f"writer {number} wrote nothing"
+        counted = int.from_bytes(ticks[8 * number : 8 * number + 8], "little")
+        assert found.get(TICKS + number, (0, 0))[0] >= counted, f"writer {number} has counted to {counted}"
+        one.ledger.calls += counted
     given = set().union(*(one.given for one in each))
     strange = [key for key, row in found.items() if SHARED <= key < TICKS and (key, row[0]) not in given]
     assert not strange, f"ids {strange} have values that no writer gave them"
@@ -318,6 +329,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--minutes", type=float, help="of several writers at once")
     parser.add_argument("--writers", type=int, default=6)
+    parser.add_argument("--pause-s", type=float, default=6.0, help="the longest between two kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--durability", default="sync", choices=["sync", "interval", "process"])
     asked = parser.parse_args()
@@ -327,7 +339,8 @@ def main() -> None:
             done = f"{asked.count} kills, {rows} rows in the end"
         else:
             seconds = 60 * asked.minutes
-            kills, calls = run_beside(Path(folder), asked.writers, seconds, asked.seed, asked.durability)
+            how = asked.writers, seconds, asked.seed, asked.durability, asked.pause_s
+            kills, calls = run_beside(Path(folder), *how)
             done = f"{kills} kills, {calls} acknowledged calls"
     print(f"{done} (seed {asked.seed}, {asked.durability}): nothing lost")
 
