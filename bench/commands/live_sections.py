@@ -196,17 +196,9 @@ def merge(context: Context) -> Results:
         lone(after(1.0))
         over_time.clear()
         taken = {"idle": lone(after(seconds))}
-        uuid = index.info()["uuid"]
         growth, began = Growth(), time.perf_counter()
-        index.optimize(wait=False)
-        last = [0.0, False]
-
-        def ended() -> bool:
-            if time.perf_counter() - last[0] > 0.1:  # a look costs more than a search
-                last[0], last[1] = time.perf_counter(), index.info()["uuid"] != uuid
-            return bool(last[1])
-
-        taken["busy"] = lone(ended)
+        with ThreadPoolExecutor(1) as pool:
+            taken["busy"] = lone(pool.submit(index.optimize).done)
         merges = [began - first, time.perf_counter() - first]
         grown = growth.result()
         lone(after(seconds))
