@@ -28,6 +28,7 @@ def made(rows: int, dim: int, dtype: str, seed: int) -> AnyArray:
     return values.astype(dtype)
 
 
+@pytest.mark.timeout(count(300, 900))
 @pytest.mark.parametrize(("dims", "dtypes"), PARTS)
 def test_derived_budgets_never_fail(tmp_path: Path, dims: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     seed = int(os.environ.get("VELO_TEST_SEED", random.randrange(2**32)))
