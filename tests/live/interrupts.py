@@ -8,6 +8,7 @@ them ``act`` is called. Imports are left alone: half a module is no data.
 from __future__ import annotations
 
 import dis
+import errno
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -96,5 +97,10 @@ def interrupted(at: int, verb: Callable[[], object]) -> bool:
     try:
         Places(at, interrupt).watch(verb)
     except KeyboardInterrupt:
+        return False
+    except OSError as error:
+        # Of Python 3.11: interrupted right after it has closed a folder, shutil.rmtree closes it once more.
+        if error.errno != errno.EBADF or not isinstance(error.__context__, KeyboardInterrupt):
+            raise
         return False
     return True
