@@ -123,12 +123,20 @@ def row_of(told: Results, what: str, count: int, recall: float = RECALLS[0]) -> 
 
 def ratio(told: Results, what: str, count: int, recall: float = RECALLS[0]) -> float:
     """Processor time of a query in this state over that in one segment."""
-    row = row_of(told, what, count, recall)
+    return ratio_of(row_of(told, what, count, recall))
+
+
+def ratio_of(row: Row) -> float:
+    """Processor time of a state over that of one segment."""
     return float(row["state"]["cpu_us"] / row["one"]["cpu_us"])
 
 
 def _cost(told: Results, what: str, count: int) -> str:
-    row = row_of(told, what, count)
+    return cost_of(row_of(told, what, count))
+
+
+def cost_of(row: Row) -> str:
+    """Processor time and recall of a state and of one segment."""
     state, one = row["state"], row["one"]
     return (
         f"{state['cpu_us']:.0f} / {one['cpu_us']:.0f} µs, recall {state['recall']:.4f} / {one['recall']:.4f}"
@@ -179,7 +187,7 @@ def pictures(told: Results) -> Iterator[Picture]:
         panels = [
             Panel(
                 "processor ÷ one segment",
-                series(what, lambda row: row["state"]["cpu_us"] / row["one"]["cpu_us"]),
+                series(what, ratio_of),
             ),
             Panel("reads a query", series(what, lambda row: float(row["state"]["reads"]))),
             Panel("rounds a query", series(what, lambda row: float(row["state"]["rounds"]))),

@@ -23,11 +23,7 @@ NAMES = {
     "four shards in one process": "four",
     "FastAPI over one index": "plain",
     "light queries alone": "alone",
-    "light queries beside 500 × k = 1,000": "batch",
-    "light queries beside 64 exact queries": "exact",
-    "light queries beside 5,000 hits with metadata": "metadata",
-    "light queries beside k = 10,000": "long",
-    "light queries beside 20 groups of 10": "groups",
+    **{serve_sections.beside_heavy(name): name for name in serve_sections.HEAVY},
     serve_sections.PEAK: "peak",
     serve_sections.times_the_peak(2): "twice",
     serve_sections.times_the_peak(4): "four_times",
@@ -105,19 +101,13 @@ _LINES: list[tuple[str, str, Any, str, int]] = [
     ),
     *(
         (
-            f"light queries beside {what}: p99 ÷ alone",
+            f"{serve_sections.beside_heavy(name)}: p99 ÷ alone",
             "≤ 2",
             f"{name}.p99_ms / alone.p99_ms",
             f"{{{name}[p99_ms]:.1f}} and {{alone[p99_ms]:.1f}} ms, {{{name}[refused]}} refused",
             1,
         )
-        for name, what in (
-            ("batch", "500 × k = 1,000"),
-            ("exact", "64 exact queries"),
-            ("metadata", "5,000 hits with metadata"),
-            ("long", "k = 10,000"),
-            ("groups", "20 groups of 10"),
-        )
+        for name in serve_sections.HEAVY
     ),
     (
         "answers in time at twice the peak load ÷ at the peak",

@@ -374,15 +374,29 @@ def overload(context: Context) -> list[Row]:
         return [row_of(what, [costs]) for what, costs in found.items()]
 
 
+#: Heavy requests, by the names that targets use.
+HEAVY: Final = {
+    "batch": "500 × k = 1,000",
+    "exact": "64 exact queries",
+    "metadata": "5,000 hits with metadata",
+    "long": "k = 10,000",
+    "groups": "20 groups of 10",
+}
+
+
+def beside_heavy(name: str) -> str:
+    return f"light queries beside {HEAVY[name]}"
+
+
 def heavy_requests(queries: np.ndarray) -> dict[str, bytes]:
     """Requests that take long, by name."""
     one = queries[0].tolist()
     return {
-        "500 × k = 1,000": arrow_request(queries[:500], 1000),
-        "64 exact queries": json_request(vectors=queries[:64].tolist(), k=K, exact=True),
-        "5,000 hits with metadata": json_request(vector=one, k=5000, return_metadata=True),
-        "k = 10,000": json_request(vector=one, k=10_000),
-        "20 groups of 10": json_request(vector=one, k=20, group_by="label", group_size=10),
+        "batch": arrow_request(queries[:500], 1000),
+        "exact": json_request(vectors=queries[:64].tolist(), k=K, exact=True),
+        "metadata": json_request(vector=one, k=5000, return_metadata=True),
+        "long": json_request(vector=one, k=10_000),
+        "groups": json_request(vector=one, k=20, group_by="label", group_size=10),
     }
 
 
@@ -416,7 +430,7 @@ def heavy_beside(context: Context) -> list[Row]:
             return measured
 
         requests = heavy_requests(np.asarray(dataset.queries))
-        asks = {f"light queries beside {what}": beside(heavy) for what, heavy in requests.items()}
+        asks = {beside_heavy(name): beside(heavy) for name, heavy in requests.items()}
         return in_turns({"light queries alone": alone, **asks})
 
 

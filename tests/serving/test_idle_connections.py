@@ -99,7 +99,7 @@ def ask(url: str, row: int) -> None:
 
 @contextlib.contextmanager
 def idle(url: str, count: int) -> Iterator[list[socket.socket]]:
-    """Connections, every tenth of which has sent one request; others are answered meanwhile."""
+    """Others are answered while idle connections are open. One in ten of these has sent a request."""
     where = urlsplit(url)
     sockets: list[socket.socket] = []
     try:

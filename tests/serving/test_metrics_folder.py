@@ -24,7 +24,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left_by_a_killed(temporary: Path, name: str) -> Path:
-    """What a killed server leaves: its folder, an owner that does not run, and counters."""
+    """Make the folder of a killed server, with the id of its process and its counters."""
     folder = temporary / f"{PREFIX}{name}"
     folder.mkdir()
     (folder / OWNER).touch()

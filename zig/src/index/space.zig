@@ -1,7 +1,7 @@
 //! From rows as they come to the working space, and from what is compared there to what users see (docs/rabitq.md):
 //!
 //!   l2      as it is; squared L2
-//!   cosine  normalised; squared L2, half of which is 1 - cosine
+//!   cosine  normalised; squared L2, which is 2 (1 - cosine)
 //!   ip      as it is; -2 times the inner product
 const std = @import("std");
 const quant = @import("quant");

@@ -5,7 +5,7 @@ const std = @import("std");
 pub const Cost = struct {
     /// Reads of the device that this query asked for.
     reads: u32 = 0,
-    /// Rounds of reads, each of which depends on the results of the one before.
+    /// Rounds of reads. Each depends on the results of the previous one.
     rounds: u32 = 0,
     bytes_read: u64 = 0,
     cache_hits: u32 = 0,
