@@ -428,16 +428,25 @@ def first_healths(about: About, timeout_s: float, *, partial: bool = False) -> d
     """The health of the first replica of each shard that answers; if ``partial``, of at least one shard."""
     missing, failure = {entry.name for entry in about.collection.shards}, "it does not run"
     healths: dict[Place, ShardHealth] = {}
-    for place, health in _healths(handles_of(about.specs()), timeout_s):
-        if isinstance(health, ray_exceptions.RayError):
-            failure = first_line(health)
-        elif health.failure is not None:
-            failure = health.failure.message
-        else:
-            healths[place] = health
-            missing.discard(place.shard)
-        if not missing:
-            return healths
+    deadline = time.monotonic() + timeout_s
+    found: set[Any] = set()
+    # A move may end an actor before it answers: by then another one has its shard.
+    while actors := {
+        place: actor
+        for place, actor in handles_of(about.specs()).items()
+        if place.shard in missing and actor not in found
+    }:
+        found.update(actors.values())
+        for place, health in _healths(actors, deadline - time.monotonic()):
+            if isinstance(health, ray_exceptions.RayError):
+                failure = first_line(health)
+            elif health.failure is not None:
+                failure = health.failure.message
+            else:
+                healths[place] = health
+                missing.discard(place.shard)
+            if not missing:
+                return healths
     if partial and healths:
         for shard in sorted(missing):
             log_missing(about.collection.name, shard, failure)

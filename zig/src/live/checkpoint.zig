@@ -28,7 +28,7 @@ pub fn Checkpoints(comptime Live: type) type {
             while (self.syncing) self.changed.wait(&self.mutex);
             try self.check_sound(diagnostic);
             if (self.is_sound() and self.position.offset == self.wal_begin) return; // nothing to commit
-            try write_new_manifest(self, self.segments.items, self.delta, diagnostic);
+            try write_new_manifest(self, self.segments.items, self.delta, self.flushes, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
             self.show_all();
@@ -36,7 +36,7 @@ pub fn Checkpoints(comptime Live: type) type {
 
         /// Also writes if the log holds nothing new; no sync is under way. The manifest gets `given` and `delta`, which may differ
         /// from those that views see: the caller publishes them, and with them all writes, once this has returned.
-        pub fn write_new_manifest(self: *Live, given: []Live.Segment, delta: *const Delta, diagnostic: *Diagnostic) Error!void {
+        pub fn write_new_manifest(self: *Live, given: []Live.Segment, delta: *const Delta, flushes: u64, diagnostic: *Diagnostic) Error!void {
             const store = self.store;
             var arena = std.heap.ArenaAllocator.init(self.allocator);
             defer arena.deinit();
@@ -83,7 +83,7 @@ pub fn Checkpoints(comptime Live: type) type {
                 .schema = self.schema,
                 .built = self.built,
                 .readers_understand = manifest_file.understood(self.has_rows or segments.len != 1, self.has_columns),
-                .flushes = self.flushes,
+                .flushes = flushes,
                 .sequence = self.sequence,
                 .next_row = self.next_row,
                 .next_file = next_file,

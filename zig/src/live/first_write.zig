@@ -70,7 +70,7 @@ pub fn FirstWrite(comptime Live: type) type {
                 self.store.remove_folder(segment.path) catch {}; // litter: the next try takes it away
                 return err;
             };
-            self.write_new_manifest(self.segments.items, self.delta, diagnostic) catch |err| {
+            self.write_new_manifest(self.segments.items, self.delta, self.flushes, diagnostic) catch |err| {
                 if (!self.poisoned) self.store.remove_folder(segment.path) catch {};
                 return err;
             };

@@ -1192,7 +1192,7 @@ pub fn Live(comptime Store: type) type {
             self.pass(call.path);
             const numbers: ?Numbers = if (reserved) |i| self.reserved.swapRemove(i) else null;
             errdefer if (numbers) |one| self.reserved.appendAssumeCapacity(one);
-            try self.write_new_manifest(segments.items, self.delta, diagnostic);
+            try self.write_new_manifest(segments.items, self.delta, self.flushes, diagnostic);
             var requests = before[3];
             requests.deinit(allocator);
             var warm_start = self.segments;
@@ -1275,16 +1275,16 @@ pub fn Live(comptime Store: type) type {
             const old_delta = self.delta;
             const delta = if (what.with_delta) try old_delta.after(@intCast(what.view.records.len)) else old_delta.hold();
             errdefer delta.release();
-            self.flushes += @intFromBool(what.with_delta);
-            errdefer self.flushes -= @intFromBool(what.with_delta);
+            const flushes = self.flushes + @intFromBool(what.with_delta);
 
-            try self.write_new_manifest(segments.items, delta, diagnostic);
+            try self.write_new_manifest(segments.items, delta, flushes, diagnostic);
             var old_segments = self.segments;
             {
                 self.seen.lock();
                 defer self.seen.unlock();
                 self.segments = segments;
                 self.delta = delta;
+                self.flushes = flushes;
                 self.layout += 1;
                 self.show_all(); // rows that waited for their sync, too: the new manifest holds them
             }
@@ -1373,7 +1373,7 @@ pub fn Live(comptime Store: type) type {
 
         fn write_manifest(self: *Self, diagnostic: *Diagnostic) Error!void {
             if (!self.is_written()) return self.adopt(diagnostic);
-            try self.write_new_manifest(self.segments.items, self.delta, diagnostic);
+            try self.write_new_manifest(self.segments.items, self.delta, self.flushes, diagnostic);
             self.seen.lock();
             defer self.seen.unlock();
             self.show_all(); // rows that waited for their sync, too: the new manifest holds them
