@@ -56,7 +56,9 @@ pub fn Calls(comptime Live: type) type {
             unlock(self);
             const done = try result;
             if (done.outcome != .done and done.outcome != .repeated) return done;
-            if (self.options.durability == .sync or !self.page.?.is_visible(done.sequence)) try wait_until_synced(self, done.sequence, diagnostic);
+            if (self.options.durability == .sync or !self.page.?.is_visible(done.sequence)) {
+                try wait_until_synced(self, done.sequence, diagnostic);
+            } else if (self.waiting.items.len > 0) _ = show_visible(self); // another process synced it since `publish`
             return self.told(done);
         }
 
