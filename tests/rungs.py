@@ -22,7 +22,7 @@ from velo.options import links_steps
 class Rung:
     """Bits in memory and in the record, whether pages hold links; links a vertex in memory, 0: on disk.
 
-    Below 0 are codes of pages alone: `PAGES` or `PAGES_LEAST`.
+    Below 0 are codes of pages alone, `PAGES` or `PAGES_LEAST`, or also of records: `RECORDS`.
     """
 
     memory_bits: int
@@ -31,20 +31,23 @@ class Rung:
     links: int
     #: Of the pages, so many have room in memory beside codes and links.
     cached: float = 0
+    #: Of a code of each record, with `RECORDS`.
+    record_code_bytes: int = 0
 
     @property
     def page_codes(self) -> bool:
         return self.links < 0
 
     def __str__(self) -> str:
-        name = {0: "disk", PAGES: "pages", PAGES_LEAST: "pages, least"}.get(self.links, str(self.links))
+        names = {0: "disk", PAGES: "pages", PAGES_LEAST: "pages, least", RECORDS: "records"}
+        name = names.get(self.links, str(self.links))
         cached = f", {min(self.cached, 1):.0%} of pages" if self.cached else ""
         return f"{self.memory_bits}+{self.record_bits}-{name}{cached}"
 
     @property
     def build(self) -> dict[str, Any]:
         """Options of a build."""
-        names = ("memory_bits", "record_bits", "page_links", "page_codes")
+        names = ("memory_bits", "record_bits", "page_links", "page_codes", "record_code_bytes")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -62,8 +65,8 @@ class Rung:
             return f"{math.ceil(1e6 * self.memory(path) / (index.n * index.dim * 4)) / 1e4:.4f}%"
 
 
-#: Several codes of each page in memory and none of vectors; one code of each.
-PAGES, PAGES_LEAST = -1, -2
+#: Several codes of each page in memory and none of vectors; one code of each; a code of each record.
+PAGES, PAGES_LEAST, RECORDS = -2, -3, -1
 #: From everything in memory to the least that opens.
 RUNGS = (
     Rung(4, 6, False, 16, cached=1.5),
@@ -76,6 +79,7 @@ RUNGS = (
     Rung(1, 7, False, 2),
     Rung(2, 6, True, 0),
     Rung(1, 7, True, 0),
+    Rung(1, 7, False, RECORDS, record_code_bytes=16),
     Rung(1, 7, False, PAGES),
     Rung(2, 6, True, PAGES_LEAST),
 )
@@ -87,7 +91,7 @@ LINKS = (16, 8, *links_steps(shared=True), 0)
 def kind_of(links: int) -> str:
     """Where links are."""
     if links < 0:
-        return "codes of pages"
+        return "codes of records" if links == RECORDS else "codes of pages"
     if not links:
         return "on disk"
     return f"shared, {links}" if links in links_steps(shared=True) else "of each vertex"
@@ -117,5 +121,7 @@ def links_in(path: Path, memory: int) -> int:
     with velo.open(path, memory=memory, threads=1) as index:
         info = index.info()
     if info["page_codes_kept"]:
+        if info["record_code_bytes"]:
+            return RECORDS
         return PAGES if info["page_codes_kept"] > 1 else PAGES_LEAST
     return int(info["links_kept"]) if info["plan"] == "links_in_memory" else 0

@@ -79,6 +79,7 @@ typedef enum velo_limit {
     VELO_DEGREE_MIN = 4, VELO_DEGREE_MAX = 128,
     VELO_BUILD_LIST_SIZE_MIN = 8, VELO_BUILD_LIST_SIZE_MAX = 2000,
     VELO_ALPHA_MIN = 1, VELO_ALPHA_MAX = 4,
+    VELO_RECORD_CODE_BYTES_MIN = 0, VELO_RECORD_CODE_BYTES_MAX = 64, /* at most the dimensions */
     VELO_LINKS_KEPT_MIN = 0, VELO_LINKS_KEPT_MAX = 128,     /* of a build at most its degree, of an open at most as built */
     VELO_AFFINITY_PERCENT_MIN = 1, VELO_AFFINITY_PERCENT_MAX = 99,
     VELO_CHECKPOINT_MS_MIN = 1, VELO_CHECKPOINT_MS_MAX = 1000000000,
@@ -196,6 +197,7 @@ typedef struct velo_build_options {
                                     * index needs both to open in less memory than codes take */
     int32_t gpu;                   /* links vertices with a GPU: as velo_open_options.gpu */
     int32_t places_once;           /* 1: pages are filled in one go, in a third of the time; a search reads a few pages more */
+    uint32_t record_code_bytes;    /* with page_codes: of a code of each record in page_codes.bin; 0: it has none */
 } velo_build_options;
 
 typedef enum velo_build_stage {
@@ -332,6 +334,8 @@ typedef struct velo_index_info {
     uint32_t page_codes_kept;      /* codes of each page in memory; 0 on every other plan than VELO_PLAN_WALK */
     int32_t cache_refused;         /* 1: the system refused memory for cached pages; searches read them */
     velo_gpu_info gpu;
+    uint32_t record_code_bytes;    /* of the build; 0: page_codes.bin has no codes of records */
+    int32_t record_codes_kept;     /* 1: they are in memory */
 } velo_index_info;
 
 int32_t velo_index_info_get(velo_index index, velo_index_info *info_out);
@@ -534,6 +538,7 @@ typedef struct velo_plan_options {
     int32_t page_codes;            /* 1 or 0; negative = by the budget, or 0 */
     int32_t store_vectors;
     int32_t bits_step;             /* steps from the bits that the budget chooses, positive to more in memory */
+    uint32_t record_code_bytes;    /* UINT32_MAX = by the budget, or 0 */
 } velo_plan_options;
 
 /* Bytes are those of all shards, except for the build. */
@@ -547,7 +552,7 @@ typedef struct velo_sizes {
     uint32_t links_kept;           /* links a vertex in memory; 0 = on disk, or none */
     uint32_t page_codes_kept;      /* codes of each page, if they are all that is in memory; else 0 */
     uint32_t records_per_page;
-    uint32_t reserved;
+    uint32_t record_code_bytes;    /* of a product code of each record; 0: page_codes.bin has none */
     uint64_t needed_bytes;         /* the least budget that opens an index with these options */
     uint64_t codes_least_bytes;    /* the same with the shortest codes of vectors, */
     uint64_t page_codes_least_bytes; /* and with the shortest codes of pages */

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import PAGES, PAGES_LEAST, RUNGS, Rung, budget_of
+from tests.rungs import PAGES, PAGES_LEAST, RECORDS, RUNGS, Rung, budget_of
 from velo import errors
 from velo.options import links_steps
 from velo.testing import synthetic_metadata, synthetic_vectors
@@ -33,7 +33,7 @@ FILES = (
 )
 
 
-#: Codes of four bits with links in pages; codes of one bit with codes of pages, without links there.
+#: Codes of four bits with links in pages; codes of pages and records, without links there.
 BUILT = (RUNGS[3], RUNGS[10])
 each_index = pytest.mark.parametrize("rung", BUILT, ids=str)
 each_file = pytest.mark.parametrize(
@@ -61,8 +61,9 @@ class Sound:
         ).close()
         with velo.open(path, threads=1) as index:
             info = index.info()
-        others = [0] if info["page_links"] else [PAGES, PAGES_LEAST] if info["page_codes"] else []
-        least = [budget_of(path, links) for links in (16, 8, *links_steps(shared=True), *others)]
+        of_pages = (RECORDS, PAGES, PAGES_LEAST)
+        steps = of_pages if info["page_codes"] else (16, 8, *links_steps(shared=True), 0)
+        least = [budget_of(path, links) for links in steps]
         pages = (path / "pages.bin").stat().st_size
         #: One for each rung of this index, one for some cached pages, and one for all.
         self.budgets = [*least, least[0] + pages // 2, least[0] + 2 * pages]

@@ -127,7 +127,8 @@ PAGE_PRODUCTS: Final = (
     ("f32", "f_upper_max"),
     ("u32", "counts", lambda h: 3),
     ("f32", "spreads", lambda h: 3),
-    ("u32", "zeros", lambda h: 2),
+    ("u32", "record_codes"),
+    ("u32", "zeros"),
     ("u32", "dim"),
     ("u32", "parts"),
     ("u32", "axes"),
@@ -280,10 +281,13 @@ def fields_of(name: str, data: bytes, manifest: Mapping[str, Any]) -> Iterator[F
     elif name == "page_codes.bin" and manifest.get("page_tables"):
         counts = struct.unpack_from("<3I", data, next(one.at for one in fields if one.name == "counts"))
         cells = -(-numbers["page_count"] // 64)
-        for entries in [
-            *(count * numbers["page_count"] for count in counts[: numbers["level_count"]]),
-            cells,
-        ]:
+        levels = [count * numbers["page_count"] for count in counts[: numbers["level_count"]]]
+        of_records = [numbers["record_codes"] * numbers["page_count"]] if numbers["record_codes"] else []
+        for number, entries in enumerate([*levels, *of_records, cells]):
+            if of_records and number == len(levels) + 1:
+                begin = -(-at // 64) * 64
+                yield Field("page_centers", "u8", begin, numbers["page_count"])
+                at = begin + numbers["page_count"] + 64
             known = {"entries": entries, "code_bytes": numbers["code_bytes"]}
             own, _, at = walk(PAGE_PRODUCTS_CODES, data, at, known)
             yield from own

@@ -88,15 +88,15 @@ def build_sound(folder: Path) -> list[Sound]:
     velo.build(
         folder / "pages", rows, page_codes=True, memory_bits=1, record_bits=7, store_vectors=True, **common
     ).close()
+    velo.build(folder / "records", rows, page_codes=True, record_code_bytes=4, **common).close()
     # The calibration stands in the manifest and is read by searches.
     velo.build(
         folder / "calibrated",
         draw.standard_normal((1_000, 8)).astype(np.float32),
         **common | {"calibrate": True},
     ).close()
-    return [
-        Sound.read(folder / name) for name in ("strings", "strings", "numbers", "bare", "pages", "calibrated")
-    ]
+    names = ("strings", "strings", "numbers", "bare", "pages", "records", "calibrated")
+    return [Sound.read(folder / name) for name in names]
 
 
 @dataclass

@@ -56,8 +56,8 @@ def test_sizes_are_those_of_an_index(dim: int, dtype: Any, memory: str | None, t
 def test_a_million_takes_what_was_measured(root: Path) -> None:
     lines = (root / "docs" / "results" / "budgets-sift1m.jsonl").read_text().splitlines()
     rows = [row["row"] for row in map(json.loads, lines) if "row" in row]
-    rows = [row for row in rows if not row.get("page_codes")]  # of format 6
-    assert len(rows) > 8
+    rows = [row for row in rows if row["share"] >= 0.1]  # below, measured before pages had tables
+    assert len(rows) >= 4
     for row in rows:
         plan = velo.size_plan(1_000_000, 128, memory=f"{row['share']:.2%}")
         assert f"{plan.memory_bits}+{plan.record_bits}" == row["bits"]

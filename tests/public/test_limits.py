@@ -28,6 +28,7 @@ def search(**asked: Any) -> None:
 CASES: dict[str, tuple[Callable[..., Any], float]] = {
     "memory_bits": (BuildOptions, 1),
     "record_bits": (BuildOptions, 1),
+    "record_code_bytes": (BuildOptions, 1),
     "degree": (BuildOptions, 1),
     "build_list_size": (BuildOptions, 1),
     "alpha": (BuildOptions, 0.001),

@@ -135,7 +135,7 @@ def test_options_reach_the_native_library() -> None:
 @pytest.mark.parametrize(
     ("share", "row_count", "dim", "bits"),
     [
-        ("8%", 1_000_000, 128, (2, 6)),
+        ("8%", 1_000_000, 128, (1, 7)),
         ("10%", 1_000_000, 128, (2, 6)),
         ("15%", 1_000_000, 128, (3, 7)),
         ("20%", 1_000_000, 128, (4, 6)),
@@ -169,15 +169,40 @@ def test_links_stay_out_of_pages_only_where_searches_will_have_room_for_them() -
     assert in_pages() is True
     assert in_pages(search_memory="20%") is False
     assert in_pages(search_memory="10%") is False  # neighbors share lists
-    assert in_pages(search_memory="8%") is True
-    assert in_pages(search_memory="6%") is False
+    assert in_pages(search_memory="6%") is False  # codes of records
     assert in_pages(search_memory="3%") is False  # codes of pages
+    assert in_pages(search_memory="8%", page_codes=False) is True
+    assert in_pages(search_memory="6%", page_codes=False) is False
+    assert in_pages(search_memory="6%", record_code_bytes=0) is False  # shared links
     with pytest.raises(BudgetTooSmallError, match="search_memory"):
         in_pages(search_memory="0.2%")
     assert in_pages(search_memory="20%", memory_bits=6) is True
     assert in_pages(search_memory="20%", page_links=True) is True
     assert in_pages(search_memory="20%", links_kept=0) is True
     assert in_pages(page_links=False) is False
+
+
+@pytest.mark.parametrize(
+    ("share", "row_count", "dim", "chosen"),
+    [
+        ("3%", 1_000_000, 128, 0),
+        ("3.5%", 1_000_000, 128, 16),
+        ("6%", 1_000_000, 128, 28),
+        ("8%", 1_000_000, 128, 36),
+        ("9%", 1_000_000, 128, 0),  # two bits and shared links
+        ("7%", 61_436, 384, 64),
+        ("3%", 1_000_000, 1536, 64),
+        ("4%", 1_000_000, 1536, 0),  # codes of one bit are three times as long
+        ("6%", 1_000, 128, 0),  # codebooks alone take more
+    ],
+)
+def test_a_budget_between_page_codes_and_links_chooses_codes_of_records(
+    share: str, row_count: int, dim: int, chosen: int
+) -> None:
+    options = BuildOptions(search_memory=share).for_vectors(row_count, dim)
+    assert options.record_code_bytes == chosen
+    assert options.page_codes or not chosen
+    assert BuildOptions(search_memory=share, memory_bits=2).for_vectors(row_count, dim).record_code_bytes == 0
 
 
 def test_a_budget_below_codes_keeps_few_links_on_disk() -> None:

@@ -180,10 +180,12 @@ def test_groups_count_what_their_searches_cost(shop: Any) -> None:
     index, queries, _ = shop
     plain = index.search(queries, 12)
     grouped = index.search(queries, 12, group_by="brand", group_size=2)
-    more = grouped.stats["estimates"] > plain.stats["estimates"]
+    # With codes of records a search of so few rows has estimated all of them.
+    cost = "records_scored" if index.info()["record_code_bytes"] else "estimates"
+    more = grouped.stats[cost] > plain.stats[cost]
     # A walk depends on the order of arrivals, so a few queries may cost less the second time.
     assert more.mean() > 0.5 if index.info()["plan"] == "walk" else more.all()
-    assert grouped.stats["estimates"].sum() > plain.stats["estimates"].sum()
+    assert grouped.stats[cost].sum() > plain.stats[cost].sum()
     assert set(grouped.stats) == set(plain.stats)
 
 

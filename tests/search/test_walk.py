@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import velo
-from tests.rungs import PAGES, PAGES_LEAST, Rung, budget_of
+from tests.rungs import PAGES, PAGES_LEAST, RECORDS, Rung, budget_of
 from velo.testing import brute_force, recall_at_k, synthetic_vectors
 
 N, DIM, QUERIES = 8_000, 32, 60
@@ -30,9 +30,19 @@ def path(vectors: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=[PAGES, PAGES_LEAST])
-def index(request: pytest.FixtureRequest, path: Path) -> Any:
-    with velo.open(path, memory=budget_of(path, request.param), threads=2) as opened:
+@pytest.fixture(scope="module")
+def records_path(vectors: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("records") / "i.velo"
+    build: Any = {"page_codes": True, "record_code_bytes": 16, "store_vectors": True, "threads": 1}
+    velo.build(path, vectors[0], calibrate=False, page_links=False, **build).close()
+    return path
+
+
+@pytest.fixture(scope="module", params=[PAGES, PAGES_LEAST, RECORDS])
+def index(request: pytest.FixtureRequest, path: Path, records_path: Path) -> Any:
+    own = records_path if request.param == RECORDS else path
+    with velo.open(own, memory=budget_of(own, request.param), threads=2) as opened:
+        assert bool(opened.info()["record_code_bytes"]) == (request.param == RECORDS)
         yield opened
 
 
@@ -56,6 +66,23 @@ def test_few_pages_lead_to_the_nearest(
     assert recall_at_k(exact.ids, truth) >= recall
     differences = rows[exact.ids[:, 0]].astype(np.float64) - queries
     assert np.array_equal(exact.distances[:, 0], (differences**2).sum(1).astype(np.float32))
+
+
+def test_codes_of_records_save_pages_and_rounds(vectors: Any, path: Path, records_path: Path) -> None:
+    rows, queries = vectors
+    truth = brute_force(rows, queries, 10).ids
+    costs = []
+    for own in (path, records_path):
+        with velo.open(own, plan="walk", memory=budget_of(own, PAGES), threads=1) as few:
+            costs.append(few.search(queries, 10, list_size=60))
+    with velo.open(records_path, memory=budget_of(records_path, RECORDS), threads=1) as index:
+        found = index.search(queries, 10, list_size=30)
+        # Such a budget would hold codes of vectors, too.
+        assert index.info()["plan"] == "walk"
+    assert recall_at_k(found.ids, truth) >= recall_at_k(costs[0].ids, truth) - 0.01
+    for cost in costs:
+        assert pages_read(found).mean() < 0.8 * pages_read(cost).mean()
+        assert found.stats["rounds"].mean() < 0.8 * cost.stats["rounds"].mean()
 
 
 @pytest.mark.parametrize("share", [0.3, 2.0])

@@ -498,6 +498,7 @@ def build_segment(
             "links_kept": int(info.links_built),
             "page_links": bool(info.page_links),
             "page_codes": bool(info.page_codes),
+            "record_code_bytes": int(info.record_code_bytes),
         }
     else:
         how = _for_share(search_memory, *vectors.shape)

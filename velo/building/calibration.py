@@ -614,8 +614,10 @@ def _levels(folder: Path) -> list[int]:
     if not path.exists():
         return []
     head = np.fromfile(path, "<u4", 16)
-    levels, first = (5, 8) if head[:2].tobytes() == _PRODUCT_CODES else (3, 4)
-    return [int(count) for count in head[first : first + head[levels]]]
+    is_product = head[:2].tobytes() == _PRODUCT_CODES
+    levels, first = (5, 8) if is_product else (3, 4)
+    of_records = head[14:15] if is_product and head[14] else head[:0]
+    return [int(count) for count in (*head[first : first + head[levels]], *of_records)]
 
 
 def _checked_points(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -85,8 +85,8 @@ def build_collection(
         The `memory` that searches will have, of all shards together; see :func:`velo.build`.
     **options
         What else shapes an index, as for :func:`velo.build`: `metric`, `memory_bits`, `record_bits`,
-        `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `page_codes`, `threads`, `seed`,
-        `store_vectors`, `calibrate`, `device`.
+        `degree`, `build_list_size`, `alpha`, `links_kept`, `page_links`, `page_codes`,
+        `record_code_bytes`, `threads`, `seed`, `store_vectors`, `calibrate`, `device`.
 
     Returns
     -------

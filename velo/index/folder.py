@@ -310,6 +310,7 @@ def index_info(folder: OpenFolder, view: View) -> dict[str, Any]:
         "page_links": bool(info.page_links),
         "page_codes": bool(info.page_codes),
         "page_codes_kept": int(info.page_codes_kept),
+        "record_code_bytes": int(info.record_code_bytes) if info.record_codes_kept else 0,
         "edges_per_vertex": float(info.edges_per_vertex),
         "adjacency_bits_per_edge": float(info.adjacency_bits_per_edge),
         "plan": _PLANS.get(info.plan, "unknown") if infos else "scan",

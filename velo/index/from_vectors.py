@@ -101,6 +101,10 @@ def build(
         Whether pages hold whole codes, and a few codes of each page lie beside them. An index needs both to
         be opened in less memory than its codes take: from 0.3 % of float32 vectors on. A page then holds a
         fifth fewer records. By default they do where `search_memory` has no room for codes.
+    record_code_bytes : int, optional
+        With `page_codes`: bytes of a product code of each row, at most 64 and the dimensions, for an index
+        that is opened with 3 to 9 % of float32 vectors; 0 for none. By default the longest code for which
+        `search_memory` has room, where it has none for codes of 2 bits and links.
     threads : int, optional
         Without it all cores. With 1 the same input and seed give the same index.
     seed : int

@@ -40,6 +40,7 @@ class BuildKeywords(TypedDict, total=False):
     links_kept: int | None
     page_links: bool | None
     page_codes: bool | None
+    record_code_bytes: int | None
     threads: int | None
     seed: int
     store_vectors: bool | None
@@ -90,6 +91,11 @@ class BuildOptions:
         "stored beside them: an index needs both to open in less memory than codes take. Left open, they do "
         "if --search-memory has no room for codes.",
     ] = None
+    record_code_bytes: Annotated[
+        int | None,
+        "With --page-codes: bytes of a product code of each row, stored beside the codes of pages; 0: none. "
+        "Left open, the longest for which --search-memory has room, if it has none for codes and links.",
+    ] = None
     threads: Annotated[int | None, "Worker threads; all cores without it."] = None
     seed: Annotated[int, "Seed of everything random."] = 0
     store_vectors: Annotated[
@@ -110,6 +116,8 @@ class BuildOptions:
         for name in ("memory_bits", "record_bits", "threads"):
             if getattr(self, name) is not None:
                 in_range(getattr(self, name), name)
+        if self.record_code_bytes is not None:
+            whole_number(self.record_code_bytes, "record_code_bytes", *limit_of("record_code_bytes"))
         if self.links_kept is not None:
             whole_number(self.links_kept, "links_kept", limit_of("links_kept").low, self.degree)
         if self.links_kept == 0 and self.page_links is False:
@@ -149,6 +157,7 @@ class BuildOptions:
             links_kept=self.links_kept,
             page_links=self.page_links,
             page_codes=self.page_codes,
+            record_code_bytes=self.record_code_bytes,
         )
         return replace(
             self,
@@ -157,6 +166,7 @@ class BuildOptions:
             links_kept=int(sizes.links_built),
             page_links=bool(sizes.page_links),
             page_codes=bool(sizes.page_codes),
+            record_code_bytes=int(sizes.record_code_bytes),
         )
 
     def fill(self, struct: Any) -> None:
@@ -170,6 +180,7 @@ class BuildOptions:
         struct.links_kept = UINT32_MAX if self.links_kept is None else self.links_kept
         struct.no_page_links = int(not self.page_links)
         struct.page_codes = int(bool(self.page_codes))
+        struct.record_code_bytes = self.record_code_bytes or 0
         struct.threads = self.threads or 0
         struct.seed = self.seed
         struct.store_vectors = int(bool(self.store_vectors))

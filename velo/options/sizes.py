@@ -24,7 +24,7 @@ def sizes_of(row_count: int, dim: int, **options: Any) -> _native.CData:
     """
     asked, sizes = _native.new("velo_plan_options"), _native.new("velo_sizes")
     asked.row_count, asked.dim = row_count, dim
-    asked.record_bits = asked.links_kept = UINT32_MAX
+    asked.record_bits = asked.links_kept = asked.record_code_bytes = UINT32_MAX
     asked.page_links = asked.page_codes = -1
     for name, value in options.items():
         if value is not None:

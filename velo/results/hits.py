@@ -32,6 +32,8 @@ def html_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def kept_text(info: Mapping[str, Any]) -> str:
     """Describe the links, or page codes, that an open index has in memory, from its ``info()``."""
     codes = info["page_codes_kept"]
+    if info["record_code_bytes"]:
+        return f"a code of {info['record_code_bytes']} bytes per row"
     if codes:
         return f"{codes} codes per page" if codes > 1 else "1 code per page"
     return f"{info['links_kept']} links per vertex"

@@ -49,6 +49,8 @@ pub const ranges = struct {
     pub const degree: Range = .{ .min = 4, .max = 128 };
     pub const build_list_size: Range = .{ .min = 8, .max = 2000 };
     pub const alpha: Range = .{ .min = 1, .max = 4 };
+    /// 0: there are none.
+    pub const record_code_bytes: Range = .{ .min = 0, .max = 64 };
     /// Of a build; an open index keeps at most what was built.
     pub const links_kept: Range = .{ .min = 0, .max = 128 };
     pub const affinity_percent: Range = .{ .min = 1, .max = 99 };

@@ -33,6 +33,7 @@ pub const BuildOptions = extern struct {
     page_codes: i32,
     gpu: i32,
     places_once: i32,
+    record_code_bytes: u32,
 };
 
 pub const BuildProgress = extern struct { struct_size: u32, stage: i32, done: u64, total: u64, resumed_stage: i32, resumed_done: u64 };
@@ -65,6 +66,7 @@ export fn velo_build_open(path: ?[*:0]const u8, options: ?*const BuildOptions, b
         .links_kept = if (o.links_kept == std.math.maxInt(u32)) null else o.links_kept,
         .page_links = o.no_page_links == 0,
         .page_codes = o.page_codes != 0,
+        .record_code_bytes = o.record_code_bytes,
         .threads = common.thread_count(o.threads),
         .seed = o.seed,
         .memory_bytes = o.memory_bytes,

@@ -87,7 +87,16 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
     // The share of pages that have room in memory.
     var cached: f32 = 0;
     chosen.pages_bytes = self.reader.memory_pages_bytes();
-    if (self.reader.links_within(memory_bytes, &diagnostic)) |links| {
+    // An index with codes of records is opened with codes of vectors only where there is no room for those of pages.
+    const of_records = if (self.reader.manifest().record_codes) self.reader.page_codes_within(memory_bytes, &diagnostic) catch |err| found: {
+        if (err != error.BudgetTooSmall) return common.report_index(err, &diagnostic);
+        break :found null;
+    } else null;
+    if (of_records) |kept| {
+        chosen.page_codes_kept = kept.kept;
+        chosen.codes_bytes = kept.bytes;
+        cached = add_caches(&chosen, &self.reader, memory_bytes);
+    } else if (self.reader.links_within(memory_bytes, &diagnostic)) |links| {
         plan = if (links == null) .links_on_disk else .links_in_memory;
         chosen.codes_bytes = self.reader.memory_codes_bytes();
         if (links) |kept| {

@@ -41,6 +41,8 @@ pub const IndexInfo = extern struct {
     page_codes_kept: u32,
     cache_refused: i32,
     gpu: @import("gpu.zig").Info,
+    record_code_bytes: u32,
+    record_codes_kept: i32,
 };
 
 export fn velo_index_info_get(handle: Handle, info_out: ?*IndexInfo) i32 {
@@ -87,6 +89,8 @@ fn get(handle: Handle, info_out: ?*IndexInfo) common.Failure!void {
         .page_codes_kept = reader.page_codes_kept(),
         .cache_refused = @intFromBool(self.cache_refused),
         .gpu = self.gpu.info(),
+        .record_code_bytes = if (m.record_codes) m.code_bytes else 0,
+        .record_codes_kept = @intFromBool(if (reader.page_products) |*products| products.record_codes.len > 0 else false),
     };
     common.put_text(&info.uuid, m.uuid);
     common.write_versioned(IndexInfo, out, &info);

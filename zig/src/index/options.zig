@@ -55,6 +55,8 @@ pub const Options = struct {
     /// Pages hold whole codes and a table of neighbors, and page_codes.bin a few codes of each page: what searches need where codes
     /// have no room.
     page_codes: bool = false,
+    /// With `page_codes`: page_codes.bin has a product code of this many bytes of each record, too; 0: it has none.
+    record_code_bytes: u32 = 0,
     threads: u32 = 1,
     /// The threads that link and place run while processors have nothing else to do.
     gives_way: bool = false,
@@ -91,7 +93,7 @@ pub const Options = struct {
         if (self.page_codes) {
             geometry.lists = self.page_links;
             geometry.upper_bytes = @intCast(params.upper_bytes());
-            geometry.code_bytes = quant.Product.parts_for(self.dim);
+            geometry.code_bytes = if (self.record_code_bytes > 0) self.record_code_bytes else quant.Product.parts_for(self.dim);
             while (geometry.page_size < base.limits.page_size_max and
                 table_records_min * self.record_guess(geometry) * 100 > 76 * (geometry.page_size - layout.page.header_bytes)) geometry.page_size *= 2;
             return geometry;
@@ -107,6 +109,9 @@ pub const Options = struct {
     /// Records of a page with a table, and bytes of a record with its list, if pages hold these.
     const table_records_min = 4;
     const table_records_max = 13;
+    /// The share of a page for records. Where memory has a code of each record, tables are hardly needed.
+    const records_percent = 60;
+    const records_percent_with_codes = 85;
 
     fn record_guess(self: *const Options, geometry: layout.page.Geometry) u32 {
         return geometry.record_bytes() + if (geometry.lists) 2 + self.degree * 13 / 8 else 0;
@@ -117,7 +122,10 @@ pub const Options = struct {
         if (geometry.code_bytes == 0) return 0;
         const room = geometry.page_size - layout.page.header_bytes - layout.page.table_bytes_min;
         const record = self.record_guess(geometry);
-        const wanted = std.math.clamp(room * 6 / 10 / record, table_records_min, table_records_max);
+        const wanted = if (self.record_code_bytes > 0)
+            @max(table_records_min, room * records_percent_with_codes / 100 / record)
+        else
+            std.math.clamp(room * records_percent / 100 / record, table_records_min, table_records_max);
         return @max(1, @min(wanted, room / record));
     }
 
@@ -137,6 +145,7 @@ pub const Options = struct {
             self.links(),
             @intFromBool(self.page_links),
             @intFromBool(self.page_codes),
+            self.record_code_bytes,
             @intFromBool(self.places_once),
             // One thread promises the same bytes every time, so it goes on from no other's work.
             if (self.threads == 1) 1 + @as(u32, @intFromBool(self.walker != null)) else 0,
@@ -258,6 +267,14 @@ pub fn check(options: Options, diagnostic: *Diagnostic) Error!void {
         try Check.range(diagnostic, name, @field(options, name), limit.min, limit.max);
     }
     try Check.range(diagnostic, "links_kept", options.links(), base.limits.ranges.links_kept.min, options.degree);
+    if (options.record_code_bytes > 0) {
+        try Check.range(diagnostic, "record_code_bytes", options.record_code_bytes, 1, @min(options.dim, quant.Product.parts_max));
+        if (!options.page_codes) {
+            diagnostic.argument = "record_code_bytes";
+            diagnostic.say("codes of records are stored beside codes of pages (page_codes)", .{});
+            return error.InvalidArgument;
+        }
+    }
     if (!options.page_links and options.links() == 0) {
         diagnostic.argument = "links_kept";
         diagnostic.say("links_kept is 0, and pages shall hold no links either: nothing could be searched", .{});

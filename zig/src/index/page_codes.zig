@@ -2,7 +2,9 @@
 //! product codes; indexes of format 6, which have no tables in their pages, have upper codes and rank all pages by them.
 //!
 //! They are codes of centers of a page's records, which rank pages better than codes of some of the records do
-//! (docs/decisions/0021). Several levels of detail follow one another, so that a budget has the finest that fits.
+//! (docs/decisions/0021). Several levels of detail follow one another, so that a budget has the finest that fits. The finest of an
+//! index built for it has a code of each record; then the coarsest is in memory, too, and with the center of each page
+//! it says whose records are looked at.
 const std = @import("std");
 const base = @import("base");
 const layout = @import("layout");
@@ -24,8 +26,8 @@ const product_counts = [_]u32{ 1, 3, 7 };
 /// (docs/decisions/0024, f).
 pub const spread_share = 0.4;
 
-/// `records`: the most of a page.
-pub fn product_header_of(page_count: u32, records: u32, code_bytes: u32, product_bytes: u32, code_error: f32) ProductHeader {
+/// `records`: the most of a page; `with_records`: each has a code.
+pub fn product_header_of(page_count: u32, records: u32, with_records: bool, code_bytes: u32, product_bytes: u32, code_error: f32) ProductHeader {
     var header: ProductHeader = .{
         .page_count = page_count,
         .code_bytes = code_bytes,
@@ -35,9 +37,12 @@ pub fn product_header_of(page_count: u32, records: u32, code_bytes: u32, product
         .f_upper_max = 0,
         .counts = @splat(0),
         .spreads = @splat(0),
+        // The one record of a page is its center.
+        .record_codes = if (with_records and records > 1) records else 0,
     };
     for (product_counts) |wanted| {
         const count = @min(wanted, records);
+        if (header.record_codes > 0 and count == records) break;
         if (header.level_count > 0 and count <= header.counts[header.level_count - 1]) continue;
         header.counts[header.level_count] = count;
         header.level_count += 1;
@@ -65,10 +70,17 @@ pub const PageProducts = struct {
     memory: base.AlignedBytes,
     product: quant.Product,
     product_bytes: u64,
-    /// Codes of each page.
+    /// Codes of each page, of centers or of records.
     count: u32,
-    /// `count` codes for each page, page by page.
+    /// Codes of centers for each page, page by page.
     codes: []const u8,
+    /// Of these, for each page.
+    center_count: u32,
+    /// `count` codes for each page, of its records in their order; empty if memory has none.
+    record_codes: []const u8,
+    /// With these: pages by their center, ascending, and the first page of each center in that order.
+    by_center: []const u32,
+    center_starts: []const u32,
     /// A code for each cell of `cell_pages` consecutive pages.
     cell_codes: []const u8,
     /// The page whose code a cell has, counted from the cell's first page.
@@ -134,10 +146,18 @@ pub const Levels = struct {
         return .{ .header = .{ .products = header }, .code_bytes = code_bytes };
     }
 
-    /// Codes of a page in each level, ascending.
-    pub fn counts(self: *const Levels) []const u32 {
+    pub fn level_count(self: *const Levels) usize {
         return switch (self.header) {
-            inline else => |*header| header.counts[0..header.level_count],
+            .uppers => |*header| header.level_count,
+            .products => |*header| header.level_count + @intFromBool(header.record_codes > 0),
+        };
+    }
+
+    /// Codes of a page in a level; levels ascend.
+    pub fn count_of(self: *const Levels, number: usize) u32 {
+        return switch (self.header) {
+            .uppers => |*header| header.counts[number],
+            .products => |*header| if (number == header.level_count) header.record_codes else header.counts[number],
         };
     }
 
@@ -157,7 +177,7 @@ pub const Levels = struct {
 
     /// The finest level that fits; null where none does.
     pub fn within(self: *const Levels, room: ?u64) ?usize {
-        var number: usize = self.counts().len;
+        var number: usize = self.level_count();
         while (number > 0) {
             number -= 1;
             if (self.memory_bytes(number) <= room orelse std.math.maxInt(u64)) return number;
@@ -166,7 +186,8 @@ pub const Levels = struct {
     }
 
     fn with_count(self: *const Levels, count: u32) ?usize {
-        return std.mem.indexOfScalar(u32, self.counts(), count);
+        for (0..self.level_count()) |number| if (self.count_of(number) == count) return number;
+        return null;
     }
 
     /// `codes` has what codes of pages and of vectors have in common.
@@ -175,7 +196,7 @@ pub const Levels = struct {
         defer mapped.free();
         return switch (self.header) {
             .uppers => |*header| .{ .uppers = try self.load_uppers(header, mapped.bytes, number, codes, file.name, diagnostic) },
-            .products => |*header| .{ .products = try load_products(allocator, header, mapped.bytes, number, dim, file.name, diagnostic) },
+            .products => |*header| .{ .products = try load_products(allocator, header, mapped.bytes, number, dim, codes.centers.len / codes.params.dim, file.name, diagnostic) },
         };
     }
 
@@ -204,7 +225,15 @@ pub const Levels = struct {
 
 /// Parts of a file of product codes that are in memory with a level, each with padding.
 fn product_parts(header: *const ProductHeader, number: usize) [3]ProductHeader.Part {
-    return .{ header.level(number), header.cell_codes(), header.cell_places() };
+    if (number < header.level_count) return .{ header.level(number), header.cell_codes(), header.cell_places() };
+    const none: ProductHeader.Part = .{ .begin = 0, .end = 0 };
+    return .{ header.level(0), header.records(), none };
+}
+
+/// Pages by their center, and where those of each begin.
+fn by_center_bytes(header: *const ProductHeader, number: usize) u64 {
+    if (number < header.level_count) return 0;
+    return std.mem.alignForward(u64, 4 * (@as(u64, header.page_count) + base.limits.centers_max + 1), 64);
 }
 
 fn padded_bytes(part: ProductHeader.Part) u64 {
@@ -214,10 +243,31 @@ fn padded_bytes(part: ProductHeader.Part) u64 {
 fn products_bytes(header: *const ProductHeader, number: usize) u64 {
     var sum: u64 = 0;
     for (product_parts(header, number)) |part| sum += padded_bytes(part);
-    return sum;
+    return sum + by_center_bytes(header, number);
 }
 
-fn load_products(allocator: std.mem.Allocator, header: *const ProductHeader, whole: []const u8, number: usize, dim: u32, name: []const u8, diagnostic: *Diagnostic) Error!PageProducts {
+fn sort_by_center(centers: []const u8, by_center: []u32, starts: []u32) void {
+    @memset(starts, 0);
+    for (centers) |center| starts[@as(usize, center) + 1] += 1;
+    for (starts[1..], starts[0 .. starts.len - 1]) |*start, before| start.* += before;
+    for (centers, 0..) |center, page| {
+        by_center[starts[center]] = @intCast(page);
+        starts[center] += 1;
+    }
+    // Each is the end of its center now.
+    std.mem.copyBackwards(u32, starts[1..], starts[0 .. starts.len - 1]);
+    starts[0] = 0;
+}
+
+test "pages by their center" {
+    var by_center: [6]u32 = undefined;
+    var starts: [5]u32 = undefined;
+    sort_by_center(&.{ 3, 0, 3, 1, 0, 3 }, &by_center, &starts);
+    try std.testing.expectEqualSlices(u32, &.{ 1, 4, 3, 0, 2, 5 }, &by_center);
+    try std.testing.expectEqualSlices(u32, &.{ 0, 2, 3, 3, 6 }, &starts);
+}
+
+fn load_products(allocator: std.mem.Allocator, header: *const ProductHeader, whole: []const u8, number: usize, dim: u32, center_count: usize, name: []const u8, diagnostic: *Diagnostic) Error!PageProducts {
     const own = header.product();
     var product = quant.Product.load(allocator, whole[@intCast(own.begin)..@intCast(own.end)]) catch |err| switch (err) {
         error.OutOfMemory => return error.OutOfMemory,
@@ -239,17 +289,34 @@ fn load_products(allocator: std.mem.Allocator, header: *const ProductHeader, who
         array.* = padded[0..bytes.len];
         at += padded.len;
     }
-    const codes, const cell_codes, const cell_places = arrays;
+    const is_of_records = number == header.level_count;
+    const codes = arrays[0];
+    const record_codes = if (is_of_records) arrays[1] else &.{};
+    const cell_codes = if (is_of_records) &.{} else arrays[1];
+    const cell_places = if (is_of_records) &.{} else arrays[2];
+    const by_center: []u32 = if (is_of_records) @alignCast(std.mem.bytesAsSlice(u32, memory.bytes[at..][0 .. 4 * @as(usize, header.page_count)])) else &.{};
+    const center_starts: []u32 = if (is_of_records) @alignCast(std.mem.bytesAsSlice(u32, memory.bytes[at + 4 * by_center.len ..][0 .. 4 * (center_count + 1)])) else &.{};
+    if (is_of_records) {
+        const part = header.page_centers();
+        const centers = whole[@intCast(part.begin)..@intCast(part.end)];
+        for (centers) |center| if (center >= center_count) return files.bad_file(diagnostic, name);
+        sort_by_center(centers, by_center, center_starts);
+        files.forget(centers);
+    }
     for (cell_places, 0..) |place, cell| if (cell * ProductHeader.cell_pages + place >= header.page_count or place >= ProductHeader.cell_pages) return files.bad_file(diagnostic, name);
     return .{
         .memory = memory,
         .product = product,
         .product_bytes = std.mem.alignForward(u64, header.product_bytes, 64),
-        .count = header.counts[number],
+        .count = if (is_of_records) header.record_codes else header.counts[number],
         .codes = codes,
+        .center_count = if (is_of_records) 1 else header.counts[number],
+        .record_codes = record_codes,
+        .by_center = by_center,
+        .center_starts = center_starts,
         .cell_codes = cell_codes,
         .cell_places = cell_places,
-        .spread = header.spreads[number],
+        .spread = header.spreads[if (is_of_records) 0 else number],
         .code_error = header.code_error,
         .f_upper_max = header.f_upper_max,
     };
@@ -269,7 +336,9 @@ pub const Chosen = struct {
         const room: ?u64 = if (memory_bytes == 0) null else memory_bytes -| beside;
         const number = if (wanted) |count| levels.with_count(count) orelse {
             diagnostic.argument = "links_kept";
-            diagnostic.say("links_kept is {d}; codes of each page this index has {any}", .{ count, levels.counts() });
+            var buffer: [layout.headers.PageCodes.levels_max + layout.headers.PageProducts.levels_max]u32 = undefined;
+            for (buffer[0..levels.level_count()], 0..) |*one, number| one.* = levels.count_of(number);
+            diagnostic.say("links_kept is {d}; codes of each page this index has {any}", .{ count, buffer[0..levels.level_count()] });
             return error.InvalidArgument;
         } else levels.within(room) orelse 0;
         if (levels.memory_bytes(number) > room orelse std.math.maxInt(u64)) {
@@ -285,8 +354,16 @@ pub const Chosen = struct {
 test "levels of product codes have at most as many codes as a page has records" {
     for ([_]struct { u32, []const u32 }{ .{ 1, &.{1} }, .{ 2, &.{ 1, 2 } }, .{ 3, &.{ 1, 3 } }, .{ 4, &.{ 1, 3, 4 } }, .{ 13, &.{ 1, 3, 7 } } }) |case| {
         const records, const counts = case;
-        const header = product_header_of(10, records, 16, 100, 0.5);
-        try std.testing.expect(header.valid());
-        try std.testing.expectEqualSlices(u32, counts, header.counts[0..header.level_count]);
+        for ([_]bool{ false, true }) |with_records| {
+            const header = product_header_of(10, records, with_records, 16, 100, 0.5);
+            try std.testing.expect(header.valid());
+            const levels: Levels = .{ .header = .{ .products = header }, .code_bytes = 0 };
+            // A level of records takes the place of one with as many centers.
+            const has_own = with_records and records > counts[counts.len - 1];
+            try std.testing.expectEqual(counts.len + @intFromBool(has_own), levels.level_count());
+            for (counts, 0..) |count, number| try std.testing.expectEqual(count, levels.count_of(number));
+            if (has_own) try std.testing.expectEqual(records, levels.count_of(counts.len));
+            try std.testing.expectEqual(with_records and records > 1, header.record_codes > 0);
+        }
     }
 }

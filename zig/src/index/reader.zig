@@ -83,17 +83,27 @@ pub const Reader = struct {
     }
 
     pub fn open(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
-        return open_as(allocator, path, options, diagnostic) catch |err| {
+        var has_record_codes = false;
+        return open_as(allocator, path, options, &has_record_codes, diagnostic) catch |err| {
             if (err != error.BudgetTooSmall or options.page_codes != .where_short) return err;
             var of_pages = options;
+            if (has_record_codes) {
+                // Of few rows codes of vectors take less than the quantizer.
+                of_pages.page_codes = .never;
+                var of_codes: Diagnostic = .{};
+                return open_as(allocator, path, of_pages, &has_record_codes, &of_codes) catch |another| {
+                    if (another != error.BudgetTooSmall or of_codes.needed_bytes < diagnostic.needed_bytes) diagnostic.* = of_codes;
+                    return another;
+                };
+            }
             of_pages.page_codes = .always;
             var second: Diagnostic = .{};
-            return open_as(allocator, path, of_pages, &second) catch |another| {
+            return open_as(allocator, path, of_pages, &has_record_codes, &second) catch |another| {
                 if (another == error.Unsupported) return err; // it has none
                 // Of few rows codes take less: then they are the least that an error names.
                 if (another == error.BudgetTooSmall and diagnostic.needed_bytes < second.needed_bytes) {
                     of_pages.page_codes = .never;
-                    return open_as(allocator, path, of_pages, diagnostic) catch |least| {
+                    return open_as(allocator, path, of_pages, &has_record_codes, diagnostic) catch |least| {
                         if (least != error.BudgetTooSmall or diagnostic.needed_bytes >= second.needed_bytes) diagnostic.* = second;
                         return another;
                     };
@@ -104,7 +114,7 @@ pub const Reader = struct {
         };
     }
 
-    fn open_as(allocator: std.mem.Allocator, path: []const u8, options: Options, diagnostic: *Diagnostic) Error!Reader {
+    fn open_as(allocator: std.mem.Allocator, path: []const u8, options: Options, has_record_codes: *bool, diagnostic: *Diagnostic) Error!Reader {
         var dir = std.fs.cwd().openDir(path, .{}) catch |err| return files.open_folder_error(path, err, diagnostic);
         errdefer dir.close();
         var parsed = try files.read_manifest(allocator, dir, path, diagnostic);
@@ -161,11 +171,13 @@ pub const Reader = struct {
         if (directory.n != header.n or directory.page_count() != pages_header.page_count) return files.bad_file(diagnostic, files.file_page_starts);
 
         // ---- codes ----
-        const is_of_pages = options.codes and options.page_codes == .always;
+        // Codes of records read fewer pages than codes and links of vectors in the same memory: an index that has them was built so.
+        has_record_codes.* = m.record_codes;
+        const is_of_pages = options.codes and (options.page_codes == .always or (options.page_codes == .where_short and m.record_codes));
         const levels: ?page_codes.Levels = if (is_of_pages) try .read(dir, m, &header, diagnostic) else null;
         const level = if (levels) |*found| try page_codes.Chosen.of(found, m, &header, directory.memory_bytes(), options.memory_bytes, options.page_codes_kept, diagnostic) else null;
         // `open` goes on with codes of pages; those of vectors are not even loaded.
-        if (m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
+        if (level == null and m.page_codes and options.page_codes == .where_short and options.memory_bytes > 0 and
             codes_file.bytes + directory.memory_bytes() > options.memory_bytes)
         {
             diagnostic.needed_bytes = codes_file.bytes + directory.memory_bytes();
@@ -457,7 +469,7 @@ pub const Reader = struct {
         if (!self.manifest().page_codes) return null;
         const levels = if (self.closed) |*closed| closed.levels.? else try self.read_levels(diagnostic);
         const chosen: page_codes.Chosen = try .of(&levels, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);
-        return .{ .kept = chosen.levels.counts()[chosen.number], .bytes = chosen.bytes };
+        return .{ .kept = chosen.levels.count_of(chosen.number), .bytes = chosen.bytes };
     }
 
     fn read_levels(self: *const Reader, diagnostic: *Diagnostic) Error!page_codes.Levels {

@@ -33,6 +33,11 @@ const memory_bits_default = 4;
 /// The last split of own links is chosen down to this number of links, the others down to `lists_in_memory.kept_enough`.
 const links_least = 12;
 
+/// Sizes of record codes that budgets choose from are multiples of it, from those of page codes up.
+const record_code_step = 4;
+/// Codes of vectors that are longer by this factor than the longest codes of records replace these where they have room.
+const longest_code_ratio = 2;
+
 /// Caches of a smaller part of the pages than 1 / `cached_share_least` are left out.
 pub const cached_share_least = 20;
 
@@ -64,6 +69,7 @@ pub const Options = extern struct {
     page_codes: i32 = -1,
     store_vectors: i32 = 0,
     bits_step: i32 = 0,
+    record_code_bytes: u32 = open,
 
     /// Of numbers that are chosen here.
     pub const open = std.math.maxInt(u32);
@@ -80,7 +86,7 @@ pub const Sizes = extern struct {
     links_kept: u32 = 0,
     page_codes_kept: u32 = 0,
     records_per_page: u32,
-    reserved: u32 = 0,
+    record_code_bytes: u32 = 0,
     needed_bytes: u64,
     codes_least_bytes: u64,
     page_codes_least_bytes: u64,
@@ -108,6 +114,12 @@ pub const Sizes = extern struct {
         const memory_bits = if (o.memory_bits == 0) memory_bits_default else o.memory_bits;
         var split: Split = .{ .memory_bits = memory_bits, .record_bits = @min(base.limits.ranges.record_bits.max, bits_in_all - memory_bits) };
         if (bounded and o.memory_bits == 0) split = splits[@intCast(std.math.clamp(shape.split_within(budget) -| o.bits_step, 0, splits.len - 1))];
+        // Codes of records take the place of codes of vectors.
+        const record_code_bytes = if (o.record_code_bytes != Options.open) o.record_code_bytes else if (!bounded or o.memory_bits != 0 or o.page_codes == 0)
+            0
+        else
+            shape.record_code_bytes_within(budget, split, o.degree);
+        if (record_code_bytes > 0 and o.memory_bits == 0) split = split_least;
         if (o.record_bits != Options.open) split.record_bits = o.record_bits;
 
         const codes_bytes = shape.codes_bytes(split);
@@ -121,11 +133,13 @@ pub const Sizes = extern struct {
             .record_bits = split_least.record_bits,
             .page_links = false,
             .page_codes = true,
+            .record_code_bytes = record_code_bytes,
         };
         const page_codes_least = Levels.of(shape, &build).bytes[0];
         // Of few rows codes may take less than the quantizer of page codes.
-        const with_page_codes = if (o.page_codes < 0) codes_bytes > @max(budget, page_codes_least) else o.page_codes != 0;
-        const usual: u32 = if (with_page_codes and codes_bytes > budget) build_options.links_below_codes else build_options.links_usual;
+        const with_page_codes = if (o.page_codes < 0) record_code_bytes > 0 or codes_bytes > @max(budget, page_codes_least) else o.page_codes != 0;
+        const traverses_pages = with_page_codes and (record_code_bytes > 0 or codes_bytes > budget);
+        const usual: u32 = if (traverses_pages) build_options.links_below_codes else build_options.links_usual;
         const built = if (o.links_kept == Options.open) @min(usual, o.degree) else o.links_kept;
         var links_in_pages = o.page_links != 0;
         if ((bounded or with_page_codes) and o.page_links < 0) {
@@ -151,6 +165,7 @@ pub const Sizes = extern struct {
             .links_built = built,
             .page_links = @intFromBool(links_in_pages),
             .page_codes = @intFromBool(with_page_codes),
+            .record_code_bytes = record_code_bytes,
             .records_per_page = @intFromFloat(page.records),
             .needed_bytes = rounded(shards * if (with_page_codes) @min(levels.bytes[0], codes_bytes) else codes_bytes),
             .codes_least_bytes = rounded(shards * shape.codes_bytes(split_least)),
@@ -166,10 +181,14 @@ pub const Sizes = extern struct {
             .build_whole_bytes = build_options.memory_whole(build, shape.dim_code()),
             .build_least_bytes = build_options.memory_least(build, shape.dim_code()),
         };
-        if (with_page_codes and codes_bytes > budget) {
+        if (traverses_pages) {
             const level = levels.within(budget);
             sizes.page_codes_kept = levels.counts[level];
             sizes.memory_codes_bytes = rounded(@max(0, shards * levels.bytes[level] - directory));
+            if (record_code_bytes > 0) {
+                const rest = o.memory_bytes -| (sizes.memory_codes_bytes + sizes.memory_pages_bytes);
+                if (@as(f64, @floatFromInt(rest)) > pages_bytes / cached_share_least) sizes.memory_cache_bytes = @min(rest, sizes.disk_pages_bytes);
+            }
             return sizes;
         }
         sizes.links_kept = if (bounded) shape.links_within(budget, split, built) else built;
@@ -270,6 +289,34 @@ const Shape = struct {
         return if (built >= block_adjacency.built_min) shape.shared_within(budget, split) else 0;
     }
 
+    /// Bytes of record codes for a budget; 0 where it has room for better codes of vectors and their links, or for no codes of records.
+    fn record_code_bytes_within(shape: Shape, budget: f64, split: Split, degree: u32) u32 {
+        const has_links = shape.links_fit(budget, split, links_least) or shape.shared_within(budget, split) != 0;
+        if (split.memory_bits > split_least.memory_bits and has_links) return 0;
+        const most: u32 = @min(shape.dim, quant.Product.parts_max);
+        var bytes: u32 = if (most > record_code_step) most / record_code_step * record_code_step else most;
+        while (bytes >= quant.Product.parts_for(shape.dim)) : (bytes -= @min(bytes, record_code_step)) {
+            const build: build_options.Options = .{
+                .dim = shape.dim,
+                .n = shape.n,
+                .metric = .l2,
+                .dtype = .f32,
+                .degree = degree,
+                .memory_bits = split_least.memory_bits,
+                .record_bits = split_least.record_bits,
+                .page_links = false,
+                .page_codes = true,
+                .record_code_bytes = bytes,
+            };
+            const levels: Levels = .of(shape, &build);
+            if (levels.bytes[levels.len - 1] > budget) continue;
+            // Of many dimensions the longest codes of records are coarse.
+            const vector_code_bytes = shape.params(split_least).entry_bytes();
+            return if (vector_code_bytes > longest_code_ratio * bytes and shape.codes_bytes(split_least) <= budget) 0 else bytes;
+        }
+        return 0;
+    }
+
     /// The most bits in memory that leave room for enough links, own or shared. Two bits and links on disk read half of what one bit
     /// and shared links do, in more rounds.
     fn split_within(shape: Shape, budget: f64) i32 {
@@ -313,22 +360,26 @@ const Page = struct {
 
 /// Memory of page codes and page directory by number of codes for each page, the least first.
 const Levels = struct {
-    counts: [levels_max]u32,
+    counts: [levels_max]u32 = @splat(0),
     len: u32,
     bytes: [levels_max]f64 = @splat(0),
     disk_bytes: f64,
 
-    const levels_max = layout.headers.PageProducts.levels_max;
+    /// One is of records.
+    const levels_max = layout.headers.PageProducts.levels_max + 1;
 
     fn of(shape: Shape, build: *const build_options.Options) Levels {
         const page: Page = .with_table(shape, build);
         const rows: f64 = @floatFromInt(shape.n);
         const pages: u32 = @intFromFloat(@ceil(pages_factor * rows / page.records) + 2);
-        const header = page_codes.product_header_of(pages, @intFromFloat(page.records), quant.Product.parts_for(shape.dim), @intCast(quant.Product.stored_bytes_max(shape.dim, shape.n)), 0);
+        const header = page_codes.product_header_of(pages, @intFromFloat(page.records), build.record_code_bytes > 0, if (build.record_code_bytes > 0) build.record_code_bytes else quant.Product.parts_for(shape.dim), @intCast(quant.Product.stored_bytes_max(shape.dim, shape.n)), 0);
         const found: page_codes.Levels = .{ .header = .{ .products = header }, .code_bytes = 0 };
         const beside = rows * page.directory_bytes() + shape.shared_bytes();
-        var levels: Levels = .{ .counts = header.counts, .len = header.level_count, .disk_bytes = @floatFromInt(header.file_bytes()) };
-        for (levels.bytes[0..levels.len], 0..) |*bytes, number| bytes.* = @ceil(@as(f64, @floatFromInt(found.memory_bytes(number))) + beside);
+        var levels: Levels = .{ .len = @intCast(found.level_count()), .disk_bytes = @floatFromInt(header.file_bytes()) };
+        for (levels.bytes[0..levels.len], levels.counts[0..levels.len], 0..) |*bytes, *count, number| {
+            bytes.* = @ceil(@as(f64, @floatFromInt(found.memory_bytes(number))) + beside);
+            count.* = found.count_of(number);
+        }
         return levels;
     }
 

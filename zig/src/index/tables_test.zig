@@ -89,9 +89,10 @@ const Built = struct {
         var opened = try Reader.open(testing.allocator, self.path, .{}, &self.diagnostic);
         defer opened.deinit();
         const m = opened.manifest();
-        try testing.expectEqual(7, m.format_version);
-        try testing.expect(m.page_tables and m.page_codes);
-        try testing.expectEqual(quant.Product.parts_for(self.options.dim), m.code_bytes);
+        const record_code_bytes = self.options.record_code_bytes;
+        try testing.expectEqual(@as(u32, if (record_code_bytes > 0) 8 else 7), m.format_version);
+        try testing.expect(m.page_tables and m.page_codes and m.record_codes == (record_code_bytes > 0));
+        try testing.expectEqual(if (record_code_bytes > 0) record_code_bytes else quant.Product.parts_for(self.options.dim), m.code_bytes);
         var of_pages = try Reader.open(testing.allocator, self.path, .{ .page_codes = .always }, &self.diagnostic);
         defer of_pages.deinit();
         const own = &of_pages.page_products.?;
@@ -134,7 +135,8 @@ const Built = struct {
         const first = &coarse.page_products.?;
         const page_count = opened.directory.page_count();
         try testing.expectEqual(page_count * m.code_bytes, first.codes.len);
-        try testing.expectEqual(@as(usize, page_count) * own.count * m.code_bytes, own.codes.len);
+        try testing.expectEqual(@as(usize, page_count) * own.center_count * m.code_bytes, own.codes.len);
+        if (own.record_codes.len > 0) try self.check_records(&opened, own, row, scratch);
         try testing.expectEqual((page_count + 63) / 64, first.cell_places.len);
         for (first.cell_places, 0..) |place, cell|
             try testing.expectEqualSlices(u8, first.codes[(64 * cell + place) * m.code_bytes ..][0..m.code_bytes], first.cell_codes[cell * m.code_bytes ..][0..m.code_bytes]);
@@ -157,6 +159,28 @@ const Built = struct {
         try testing.expect(gap < 0.9 * length);
     }
 
+    /// Each record has its code, and each page is at one center.
+    fn check_records(self: *const Built, opened: *const Reader, own: *const page_codes.PageProducts, row: []f32, scratch: []f32) !void {
+        const bytes = own.product.parts;
+        const page_count = opened.directory.page_count();
+        try testing.expectEqual(@as(usize, page_count) * own.count * bytes, own.record_codes.len);
+        var seen = try base.BitSet.init(testing.allocator, page_count);
+        defer seen.deinit(testing.allocator);
+        for (own.by_center) |page| try testing.expect(seen.insert_new(page));
+        try testing.expectEqual(page_count, own.center_starts[own.center_starts.len - 1]);
+        for (0..page_count) |page| {
+            const first = opened.directory.first_vertex(@intCast(page));
+            const codes = own.record_codes[page * own.count * bytes ..][0 .. own.count * bytes];
+            for (0..own.count) |place| {
+                const record = @min(place, opened.directory.record_count(@intCast(page)) - 1);
+                self.place_row(opened, @intCast(first + record), row);
+                var code: [layout.page.code_bytes_max]u8 = undefined;
+                own.product.encode(scratch, row, code[0..bytes]);
+                try testing.expectEqualSlices(u8, code[0..bytes], codes[place * bytes ..][0..bytes]);
+            }
+        }
+    }
+
     /// A row in the space of product codes.
     fn place_row(self: *const Built, opened: *const Reader, vertex: u32, row: []f32) void {
         @memcpy(row, self.rows[self.order[vertex] * row.len ..][0..row.len]);
@@ -175,10 +199,13 @@ test "tables name the neighbors of a page with their codes, for every metric, ty
         options.dtype = dtype;
         options.page_links = lists;
         options.threads = threads;
-        var built: Built = undefined;
-        defer built.deinit();
-        try built.init(options);
-        try built.check();
+        for ([_]u32{ 0, 12 }) |record_code_bytes| {
+            options.record_code_bytes = record_code_bytes;
+            var built: Built = undefined;
+            defer built.deinit();
+            try built.init(options);
+            try built.check();
+        }
     }
 }
 
@@ -191,6 +218,7 @@ test "tables of the smallest indexes, and of pages that are larger" {
         options.page_links = lists;
         options.memory_bits = 2;
         options.record_bits = 6;
+        options.record_code_bytes = if (lists) @min(4, options.dim) else 0;
         var built: Built = undefined;
         defer built.deinit();
         try built.init(options);
@@ -203,6 +231,7 @@ test "partitions have tables, and one thread writes the same bytes" {
     for (&sums) |*sum| {
         var options = small;
         options.n = 4000;
+        options.record_code_bytes = 8;
         options.memory_bytes = option_room.memory_least(options, quant.dim_code_of(options.dim));
         var built: Built = undefined;
         defer built.deinit();
@@ -232,9 +261,17 @@ test "a page has four to thirteen records in sixty percent, and pages grow for l
 test "a budget has the finest level that fits, and one that is too small names the least" {
     var built: Built = undefined;
     defer built.deinit();
-    try built.init(small);
+    var options = small;
+    options.record_code_bytes = 4;
+    try built.init(options);
+    const records = blk: {
+        var opened = try Reader.open(testing.allocator, built.path, .{ .page_codes = .where_short }, &built.diagnostic);
+        defer opened.deinit();
+        try testing.expect(opened.page_products.?.record_codes.len > 0);
+        break :blk opened.page_codes_kept();
+    };
     var before: u64 = std.math.maxInt(u64);
-    for ([_]u32{ 7, 3, 1 }) |count| {
+    for ([_]u32{ records, 7, 3, 1 }) |count| {
         var opened = try Reader.open(testing.allocator, built.path, .{ .page_codes = .always, .memory_bytes = before - 1 }, &built.diagnostic);
         defer opened.deinit();
         try testing.expectEqual(count, opened.page_codes_kept());
@@ -252,7 +289,9 @@ test "a budget has the finest level that fits, and one that is too small names t
 test "a table that does not decode is noticed by verify, though every sum is right" {
     var built: Built = undefined;
     defer built.deinit();
-    try built.init(small);
+    var options = small;
+    options.record_code_bytes = 12;
+    try built.init(options);
     const diagnostic = &built.diagnostic;
     var dir = try std.fs.cwd().openDir(built.path, .{});
     defer dir.close();
@@ -283,21 +322,25 @@ test "a table that does not decode is noticed by verify, though every sum is rig
 test "numbers in page_codes.bin that no build writes are damage" {
     var built: Built = undefined;
     defer built.deinit();
-    try built.init(small);
+    var options = small;
+    options.record_code_bytes = 12;
+    try built.init(options);
     const diagnostic = &built.diagnostic;
     var dir = try std.fs.cwd().openDir(built.path, .{});
     defer dir.close();
     const whole = try dir.readFileAlloc(testing.allocator, files.file_page_codes, 1 << 24);
     defer testing.allocator.free(whole);
     const header = std.mem.bytesToValue(layout.headers.PageProducts, whole[0..64]);
-    for ([_]usize{ 0, 8, 12, 16, 20, 27, 31, 32, 36, 47, 64, 68, 72, 79, 83, @intCast(header.cell_places().begin) }) |at| {
+    for ([_]usize{ 0, 8, 12, 16, 20, 27, 31, 32, 36, 47, 59, 64, 68, 72, 79, 83, @intCast(header.cell_places().begin), @intCast(header.page_centers().begin) }) |at| {
         errdefer std.debug.print("byte {d}\n", .{at});
         const changed = try testing.allocator.dupe(u8, whole);
         defer testing.allocator.free(changed);
         changed[at] = 0xff;
         try dir.writeFile(.{ .sub_path = files.file_page_codes, .data = changed });
         try recommit(testing.allocator, built.path, files.file_page_codes, &.{files.file_page_codes}, "null", diagnostic);
-        try testing.expectError(error.Corrupt, Reader.open(testing.allocator, built.path, .{ .page_codes = .always }, diagnostic));
+        // Cells and centers of pages are not both in memory.
+        const kept: ?u32 = if (at == header.cell_places().begin) 1 else null;
+        try testing.expectError(error.Corrupt, Reader.open(testing.allocator, built.path, .{ .page_codes = .always, .page_codes_kept = kept }, diagnostic));
         try testing.expectEqualStrings(files.file_page_codes, diagnostic.file());
     }
 }

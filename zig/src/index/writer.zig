@@ -36,6 +36,8 @@ const Input = struct {
     product: ?*const quant.Product,
     /// Records that a page is to hold, if there are tables.
     page_records: u32,
+    /// Whether each record has a code in page_codes.bin.
+    record_codes: bool,
     header: layout.headers.Codes,
     mean: []const f32,
     centers: *const quant.Centers,
@@ -571,7 +573,7 @@ fn write_page_codes(input: *const Input, product: *const quant.Product, starts: 
     const allocator = input.allocator;
     const n: u32 = @intCast(input.header.n);
     const records = @min(n, input.page_records);
-    var header = page_codes.product_header_of(@intCast(starts.len), records, input.geometry.code_bytes, @intCast(product.stored_bytes()), product.error2);
+    var header = page_codes.product_header_of(@intCast(starts.len), records, input.record_codes, input.geometry.code_bytes, @intCast(product.stored_bytes()), product.error2);
     var makers: PageCodeMakers = try .init(input, product);
     defer makers.deinit();
     var cells: Cells = try .init(allocator, &header, makers.dim);
@@ -585,6 +587,8 @@ fn write_page_codes(input: *const Input, product: *const quant.Product, starts: 
         product.store(bytes);
         try file.write(bytes);
     }
+    const page_centers = try allocator.alloc(u8, if (header.record_codes > 0) starts.len else 0);
+    defer allocator.free(page_centers);
     var at = header.product().end;
     for (header.counts[0..header.level_count], 0..) |count, number| {
         const level = header.level(number);
@@ -602,10 +606,29 @@ fn write_page_codes(input: *const Input, product: *const quant.Product, starts: 
                 if (i < centers.count()) makers.encode(centers.at(@intCast(i)));
                 try file.write(makers.code);
             }
-            if (number == 0) cells.add(centers.at(0), makers.code);
+            if (number > 0) continue;
+            cells.add(centers.at(0), makers.code);
+            if (page_centers.len > 0) page_centers[page] = input.centers.nearest(centers.at(0));
         }
         header.spreads[number] = @floatCast(@min(page_codes.spread_share * spread / @as(f64, @floatFromInt(n)), std.math.floatMax(f32)));
         at = level.end;
+    }
+    if (header.record_codes > 0) {
+        try write_zeros(&file, header.records().begin - at);
+        for (starts, 0..) |first, page| {
+            if (page % 64 == 0) try input.control.check();
+            const end = if (page + 1 < starts.len) starts[page + 1] else n;
+            assert(end - first <= header.record_codes);
+            var code: []const u8 = undefined;
+            for (first..first + header.record_codes) |vertex| {
+                // Behind the last record its code is repeated.
+                if (vertex < end) code = (try input.work_codes.read(input.placement.order[vertex], makers.stored, diagnostic)).product;
+                try file.write(code);
+            }
+        }
+        try write_zeros(&file, header.page_centers().begin - header.records().end);
+        try file.write(page_centers);
+        at = header.page_centers().end;
     }
     try write_zeros(&file, header.cell_codes().begin - at);
     try file.write(cells.codes);

@@ -103,7 +103,7 @@ pub const PageCodes = extern struct {
     zeros: [7]u32 = @splat(0),
 
     pub const magic_expected = "VELOPGCO";
-    const levels_max = 4;
+    pub const levels_max = 4;
 
     /// Offsets of the three arrays of a level, and of its end.
     pub const Level = struct { codes: u64, factors: u64, center_ids: u64, end: u64 };
@@ -129,8 +129,8 @@ pub const PageCodes = extern struct {
     }
 };
 
-/// page_codes.bin of an index whose pages have tables: this header, the product quantizer, then levels and cells, each at a
-/// multiple of 64 bytes and with padding behind it.
+/// page_codes.bin of an index whose pages have tables: this header, the product quantizer, levels, in format 8 codes of all records and
+/// the center of each page, then cells, each at a multiple of 64 bytes and with padding behind it.
 pub const PageProducts = extern struct {
     magic: [8]u8 = magic_expected.*,
     page_count: u32,
@@ -147,7 +147,9 @@ pub const PageProducts = extern struct {
     counts: [levels_max]u32,
     /// Added to the estimate of a page code, for each level.
     spreads: [levels_max]f32,
-    zeros: [2]u32 = @splat(0),
+    /// Codes of the records of a page, if the file has them: as many as a page holds at most; else 0.
+    record_codes: u32 = 0,
+    zeros: [1]u32 = @splat(0),
 
     pub const magic_expected = "VELOPROD";
     pub const levels_max = 3;
@@ -170,13 +172,29 @@ pub const PageProducts = extern struct {
         return part;
     }
 
+    /// A code of each record, page by page, or nothing.
+    pub fn records(self: *const PageProducts) Part {
+        const last = self.level(self.level_count - 1);
+        if (self.record_codes == 0) return .{ .begin = last.end, .end = last.end };
+        const begin = std.mem.alignForward(u64, last.end + Codes.padding_bytes, 64);
+        return .{ .begin = begin, .end = begin + @as(u64, self.page_count) * self.record_codes * self.code_bytes };
+    }
+
+    /// The number of the center nearest to each page's mean, where there are codes of records; else nothing.
+    pub fn page_centers(self: *const PageProducts) Part {
+        const before = self.records().end;
+        if (self.record_codes == 0) return .{ .begin = before, .end = before };
+        const begin = std.mem.alignForward(u64, before + Codes.padding_bytes, 64);
+        return .{ .begin = begin, .end = begin + self.page_count };
+    }
+
     pub fn cell_count(self: *const PageProducts) u32 {
         return (self.page_count + cell_pages - 1) / cell_pages;
     }
 
     /// A code of each cell.
     pub fn cell_codes(self: *const PageProducts) Part {
-        const begin = std.mem.alignForward(u64, self.level(self.level_count - 1).end + Codes.padding_bytes, 64);
+        const begin = std.mem.alignForward(u64, self.page_centers().end + Codes.padding_bytes, 64);
         return .{ .begin = begin, .end = begin + @as(u64, self.cell_count()) * self.code_bytes };
     }
 
@@ -192,7 +210,7 @@ pub const PageProducts = extern struct {
 
     pub fn valid(self: *const PageProducts) bool {
         if (!std.mem.eql(u8, &self.magic, magic_expected) or self.page_count < 1 or self.level_count < 1 or self.level_count > levels_max or
-            self.code_bytes < 1 or self.code_bytes > page.code_bytes_max or self.counts[0] != 1 or
+            self.code_bytes < 1 or self.code_bytes > page.code_bytes_max or self.counts[0] != 1 or self.record_codes > page.records_max or
             !std.math.isFinite(self.code_error) or self.code_error < 0 or
             !std.math.isFinite(self.f_upper_max) or self.f_upper_max < 0) return false;
         for (self.counts[1..self.level_count], self.counts[0 .. self.level_count - 1]) |count, below|
@@ -257,7 +275,7 @@ test "lengths and angles that no rows have are refused" {
 }
 
 test "parts of page_codes.bin follow one another, and numbers that no build writes are refused" {
-    const right: PageProducts = .{
+    var right: PageProducts = .{
         .page_count = 130,
         .code_bytes = 16,
         .product_bytes = 1001,
@@ -277,6 +295,12 @@ test "parts of page_codes.bin follow one another, and numbers that no build writ
         at = part.end + Codes.padding_bytes;
     }
     try std.testing.expect(right.cell_codes().begin >= at);
+    right.record_codes = 24;
+    try std.testing.expect(right.valid() and right.records().begin >= at and right.records().begin % 64 == 0);
+    try std.testing.expectEqual(130 * 16 * 24, right.records().end - right.records().begin);
+    try std.testing.expect(right.page_centers().begin >= right.records().end + Codes.padding_bytes);
+    try std.testing.expectEqual(130, right.page_centers().end - right.page_centers().begin);
+    try std.testing.expect(right.cell_codes().begin >= right.page_centers().end + Codes.padding_bytes);
     try std.testing.expectEqual(right.cell_codes().begin + 3 * 16, right.cell_codes().end);
     try std.testing.expectEqual(right.cell_places().begin + 3, right.file_bytes());
     var wrong = right;
@@ -289,6 +313,9 @@ test "parts of page_codes.bin follow one another, and numbers that no build writ
         wrong.counts = counts;
         try std.testing.expect(!wrong.valid());
     }
+    wrong = right;
+    wrong.record_codes = page.records_max + 1;
+    try std.testing.expect(!wrong.valid());
     wrong = right;
     for ([_]f32{ -1, std.math.nan(f32), std.math.inf(f32) }) |number| {
         wrong.spreads[1] = number;

@@ -7,12 +7,13 @@ const page = @import("page.zig");
 /// Raised when a reader of the former version could misread what this one writes.
 pub const format_version: u32 = 5;
 
-/// Pages that hold whole codes, and pages with tables of neighbors, are laid out as no former reader knows.
-pub fn format_version_of(page_codes: bool, page_tables: bool) u32 {
-    return if (page_tables) format_version_newest else if (page_codes) 6 else format_version;
+/// Pages that hold whole codes, pages with tables of neighbors, and codes of records beside codes of pages are laid out as no former
+/// reader knows.
+pub fn format_version_of(page_codes: bool, page_tables: bool, record_codes: bool) u32 {
+    return if (record_codes) format_version_newest else if (page_tables) 7 else if (page_codes) 6 else format_version;
 }
 
-pub const format_version_newest = 7;
+pub const format_version_newest = 8;
 
 pub const file_name = "manifest.json";
 pub const bytes_max = 16 * 1024 * 1024;
@@ -77,6 +78,8 @@ pub const Manifest = struct {
     page_codes: bool = false,
     /// Pages end with a table of neighbors; so they do if `page_codes` is true, except in indexes of format 6.
     page_tables: bool = false,
+    /// page_codes.bin has a code of each record, too.
+    record_codes: bool = false,
     /// Of a product code, if there are tables; else 0.
     code_bytes: u32 = 0,
     /// Records that a page was to hold, if there are tables; else 0.
@@ -154,8 +157,8 @@ pub fn parse(allocator: std.mem.Allocator, text: []const u8) ParseError!Parsed {
     const sum = checksum_text(base.checksum(text[0..at]));
     if (!std.mem.eql(u8, found, sum ++ "\"\n}\n")) return error.BadManifest;
     const value = std.json.parseFromSliceLeaky(Manifest, arena.allocator(), text, options) catch |err| return refuse(err);
-    if (value.format_version != format_version_of(value.page_codes, value.page_tables)) return error.BadManifest;
-    if (value.page_tables and !value.page_codes) return error.BadManifest;
+    if (value.format_version != format_version_of(value.page_codes, value.page_tables, value.record_codes)) return error.BadManifest;
+    if ((value.page_tables and !value.page_codes) or (value.record_codes and !value.page_tables)) return error.BadManifest;
     if (value.page_tables != (value.code_bytes > 0) or value.code_bytes > page.code_bytes_max) return error.BadManifest;
     for (value.files) |file| if (!is_plain_name(file.name)) return error.BadManifest;
     return .{ .arena = arena, .value = value };
@@ -229,18 +232,22 @@ test "another version is distinguished from damage" {
 test "each form of pages has a version of its own" {
     const allocator = std.testing.allocator;
     var manifest = example(5, &example_files);
-    for ([_]struct { u32, bool, bool, u32, bool }{
-        .{ 5, false, false, 0, true },
-        .{ 6, true, false, 0, true },
-        .{ 7, true, true, 16, true },
-        .{ 6, true, true, 16, false },
-        .{ 7, true, false, 0, false },
-        .{ 7, false, true, 16, false },
-        .{ 7, true, true, 0, false },
-        .{ 7, true, true, page.code_bytes_max + 1, false },
-        .{ 6, true, false, 16, false },
+    for ([_]struct { u32, bool, bool, bool, u32, bool }{
+        .{ 5, false, false, false, 0, true },
+        .{ 6, true, false, false, 0, true },
+        .{ 7, true, true, false, 16, true },
+        .{ 8, true, true, true, 16, true },
+        .{ 6, true, true, false, 16, false },
+        .{ 7, true, false, false, 0, false },
+        .{ 7, false, true, false, 16, false },
+        .{ 7, true, true, true, 16, false },
+        .{ 8, true, true, false, 16, false },
+        .{ 8, true, false, true, 0, false },
+        .{ 7, true, true, false, 0, false },
+        .{ 7, true, true, false, page.code_bytes_max + 1, false },
+        .{ 6, true, false, false, 16, false },
     }) |case| {
-        manifest.format_version, manifest.page_codes, manifest.page_tables, manifest.code_bytes, const good = case;
+        manifest.format_version, manifest.page_codes, manifest.page_tables, manifest.record_codes, manifest.code_bytes, const good = case;
         const text = try write(allocator, &manifest);
         defer allocator.free(text);
         if (parse(allocator, text)) |found| {

@@ -265,7 +265,9 @@ fn expected_of_walk(shared: *const Shared, filter: *const filter_room.Filter, pa
     const pages: f64 = @floatFromInt(reader.directory.page_count());
     const list_size: f64 = @floatFromInt(walk_list_size(shared, filter, parameters));
     const reads = @min(pages, reads_of_list * list_size);
-    const estimates = @min(pages, pages_compared_anyway) * @as(f64, @floatFromInt(reader.page_codes_kept())) + new_of_table * reads;
+    const products = &reader.page_products.?;
+    const looked = if (products.record_codes.len > 0) @min(pages, 2 * list_size + pages / 100) * @as(f64, @floatFromInt(products.count)) else 0;
+    const estimates = @min(pages, pages_compared_anyway) * @as(f64, @floatFromInt(products.center_count)) + looked + new_of_table * reads;
     const estimate_ns = estimate_of_code_ns(@floatFromInt(reader.page_products.?.product.parts));
     return .{ .reads = reads, .estimates = estimates, .expanded = reads, .ns = estimates * estimate_ns + reads * read_ns };
 }

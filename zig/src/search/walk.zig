@@ -1,7 +1,7 @@
 //! Traversal of pages whose tables name neighbors of their records (docs/decisions/0024): the state `walk`.
 //!
-//! Memory holds a few codes of each page and nothing for each vector. They give seeds, pages with an estimate. Every page that
-//! arrives is processed at once: its records are scored, and the vertices in its table enter the candidate list with an estimate by
+//! Memory holds a few codes of each page and nothing for each vector. They give seeds, pages with an estimate. With more memory it
+//! holds a code of each record: then the records of the nearest pages are candidates from the start. Every page that arrives is processed at once: its records are scored, and the vertices in its table enter the candidate list with an estimate by
 //! their product codes. The next page is that of the nearest candidate whose page was not requested, or the nearest seed.
 //!
 //! - The list compares estimates with estimates, so it is the bound: a seed beyond its last entry is not read, and the search
@@ -23,7 +23,7 @@ const lists = @import("list.zig");
 const parameters_file = @import("parameters.zig");
 const query_file = @import("query.zig");
 const rescoring = @import("rescoring.zig");
-const Shared = @import("shared.zig").Shared;
+const shared_file = @import("shared.zig");
 const Search = query_file.Search;
 const PageError = query_file.PageError;
 const Want = query_file.Want;
@@ -34,15 +34,31 @@ const assert = std.debug.assert;
 /// Reads in flight for one query.
 const in_flight_max = 32;
 const in_flight_least = 2;
+/// The square of their number at first, and its growth with each page that has arrived. Candidates known from codes of records are
+/// hardly ever read in vain.
+const Growth = struct { first: f32, each: f32 };
+const growth: Growth = .{ .first = 4, .each = 2 };
+const growth_with_records: Growth = .{ .first = 64, .each = 8 };
+/// Seeds beside two for each entry of the list: more than a search reads.
+const seeds_spare = 64;
+/// Where codes of their records are looked at, one page in `seeds_share` within these: over sift100k 128 and 256 read 12.3 and 11.8
+/// pages, over sift1m 192, 400 and 800 read 24.5, 20.4 and 18.4 (docs/decisions/0024).
+const seeds_least = 128;
+const seeds_most = 1024;
+const seeds_share = 100;
 /// Cells whose pages are compared, where there are so many; later one in `cells_share`.
 const cells_least = 64;
 const cells_share = 16;
 const cells_most = 1024;
+/// With codes of records: pages whose codes are compared, where there are so many; later one in `pages_share`.
+const pages_least = 8192;
+const pages_share = 16;
 const cell_pages = layout.headers.PageProducts.cell_pages;
 const together = lists.List.insert_max;
 
 comptime {
     assert(cells_most <= parameters_file.list_size_max);
+    assert(Search.fresh_max >= layout.page.records_max);
     assert(Search.fresh_max % together == 0 and Search.fresh_max >= layout.page.table_max + together);
 }
 
@@ -56,7 +72,7 @@ pub const Room = struct {
 
     const Products = struct {
         query: quant.ProductQuery,
-        /// Codes of vertices that were met for the first time, one after the other.
+        /// Codes of vertices that were met for the first time, or of records or pages, one after the other.
         codes: []u8,
     };
 
@@ -66,7 +82,7 @@ pub const Room = struct {
         var leading = try lists.List.init(allocator, filter_plan.leading_max);
         errdefer leading.deinit(allocator);
         const of_pages = if (reader.page_products) |*found| found else return .{ .seeds = seeds, .leading = leading, .products = null };
-        const codes = try base.alloc_untouched(allocator, u8, layout.page.table_max * of_pages.product.parts + codes_padding);
+        const codes = try base.alloc_untouched(allocator, u8, @as(usize, Search.fresh_max) * of_pages.product.parts + codes_padding);
         errdefer base.free_untouched(allocator, codes);
         return .{ .seeds = seeds, .leading = leading, .products = .{ .query = try .init(allocator, of_pages.product.parts), .codes = codes } };
     }
@@ -88,6 +104,7 @@ pub const Walk = struct {
     room: *Room,
     /// Seeds are read whatever the list holds: no table leads to them.
     reads_all_seeds: bool = false,
+    growth: Growth = growth,
     requested: u32 = 0,
     /// Pages on their way.
     flights: [parameters_file.burst_max]Flight = undefined,
@@ -125,7 +142,7 @@ pub const Walk = struct {
         const limit = search.parameters.burst_max;
         if (self.reads_all_seeds) return limit;
         const arrived: f32 = @floatFromInt(self.requested - self.flight_count);
-        const wanted: u32 = @intFromFloat(@floor(@sqrt(4 + 2 * arrived)));
+        const wanted: u32 = @intFromFloat(@floor(@sqrt(self.growth.first + self.growth.each * arrived)));
         const share: u32 = @intFromFloat(@ceil(search.request.share * @as(f32, @floatFromInt(@min(wanted, in_flight_max)))));
         return @min(limit, @max(share, in_flight_least));
     }
@@ -148,31 +165,71 @@ pub fn begin(search: *Search) void {
     }
     const products = if (reader.page_products) |*found| found else return rank(search, filter);
     walk.room.products.?.query.prepare(&products.product, search.row, reader.codes.form);
+    if (has_records(products)) walk.growth = growth_with_records;
     const limit = search.list.limit;
     const cell_count: u32 = @intCast(products.cell_places.len);
     if (filter) |one| if (filter_plan.lists_matches(search.shared, one)) {
-        room.seeds.reset(seeds_of(limit));
+        room.seeds.reset(seeds_of(products, limit));
         var pages: MatchingPages = .init(search, one);
         while (pages.next()) |page| seed(search, products, page);
-        return;
+        return look_at_records(search, products);
     };
+    if (has_records(products)) {
+        room.seeds.reset(seeds_of(products, limit));
+        seed_near_centers(search, products, filter);
+        return look_at_records(search, products);
+    }
     const looked = filter_plan.cells_looked(search.shared, filter, @max(cells_least, cell_count / cells_share), cells_most);
     // The list holds cells for a moment.
     search.list.reset(@min(looked, cell_count));
     estimate_cells(search, products, cell_count);
-    room.seeds.reset(seeds_of(limit));
+    room.seeds.reset(seeds_of(products, limit));
     for (search.list.slice()) |cell| seed_cell(search, products, cell.vertex(), filter);
     // Rows that pass may all be far from the query.
     if (filter != null and looked < cell_count and room.seeds.len < limit) {
-        room.seeds.reset(seeds_of(limit));
+        room.seeds.reset(seeds_of(products, limit));
         for (0..cell_count) |cell| seed_cell(search, products, @intCast(cell), filter);
     }
     search.list.reset(limit);
 }
 
+fn has_records(products: *const PageProducts) bool {
+    return products.record_codes.len > 0;
+}
+
 /// More seeds than a search reads.
-fn seeds_of(list_size: u32) u32 {
-    return @min(2 * list_size + 64, parameters_file.list_size_max);
+fn seeds_of(products: *const PageProducts, list_size: u32) u32 {
+    const page_count: u32 = @intCast(products.by_center.len);
+    const spare = if (has_records(products)) std.math.clamp(page_count / seeds_share, seeds_least, seeds_most) else seeds_spare;
+    return @min(2 * list_size + spare, parameters_file.list_size_max);
+}
+
+/// The records of seeds take their places, if memory has their codes.
+fn look_at_records(search: *Search, products: *const PageProducts) void {
+    if (!has_records(products)) return;
+    const seeds = &search.room.walk.?.seeds;
+    const directory = &search.shared.reader.directory;
+    const bytes = products.product.parts;
+    const codes = search.room.walk.?.products.?.codes;
+    // Kernels estimate many codes at once faster than those of one page.
+    var count: u32 = 0;
+    for (seeds.slice()) |one| {
+        const page = one.vertex();
+        const own = directory.record_count(page);
+        if (count + own > Search.fresh_max) count = offer_records(search, count);
+        @memcpy(codes[count * bytes ..][0 .. own * bytes], products.record_codes[@as(usize, page) * products.count * bytes ..][0 .. own * bytes]);
+        for (search.fresh[count..][0..own], directory.first_vertex(page)..) |*id, vertex| id.* = @intCast(vertex);
+        count += own;
+    }
+    _ = offer_records(search, count);
+    seeds.reset(1);
+}
+
+/// Those that gathered in `fresh`, with their codes; none is left.
+fn offer_records(search: *Search, count: u32) u32 {
+    estimate_products(search, search.room.walk.?.products.?.codes.ptr, count);
+    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| if (search.visited.insert(vertex)) offer(search, vertex, distance);
+    return 0;
 }
 
 fn estimate_cells(search: *Search, products: *const PageProducts, cell_count: u32) void {
@@ -192,11 +249,11 @@ fn seed_cell(search: *Search, products: *const PageProducts, cell: u32, filter: 
     const first = cell * cell_pages;
     const end = @min(first + cell_pages, page_count);
     const seeds = &search.room.walk.?.seeds;
-    const step_pages = @min(cell_pages, Search.fresh_max / products.count);
+    const step_pages = @min(cell_pages, Search.fresh_max / products.center_count);
     var page = first;
     while (page < end) {
         const some = @min(step_pages, end - page);
-        estimate_products(search, codes_of(products, page), some * products.count);
+        estimate_products(search, codes_of(products, page), some * products.center_count);
         for (0..some) |i| {
             const nearest = nearest_of(search, products, @intCast(i));
             if (!(nearest < seeds.bound())) continue;
@@ -208,20 +265,56 @@ fn seed_cell(search: *Search, products: *const PageProducts, cell: u32, filter: 
     }
 }
 
+/// Pages around the nearest centers, those with a row that passes.
+fn seed_near_centers(search: *Search, products: *const PageProducts, filter: ?*const Filter) void {
+    const page_count: u32 = @intCast(products.by_center.len);
+    const wanted = filter_plan.cells_looked(search.shared, filter, @max(pages_least, page_count / pages_share), page_count);
+    const seeds = &search.room.walk.?.seeds;
+    var centers: shared_file.Centers = .init(search.shared.center_norms2, &search.query.terms);
+    var looked: u32 = 0;
+    while (centers.next()) |center| {
+        // Rows that pass may all be far from the query.
+        if (looked >= wanted and (filter == null or seeds.len >= search.list.limit)) return;
+        const pages = products.by_center[products.center_starts[center]..products.center_starts[center + 1]];
+        looked += @intCast(pages.len);
+        seed_pages(search, products, pages, filter);
+    }
+}
+
+fn seed_pages(search: *Search, products: *const PageProducts, pages: []const u32, filter: ?*const Filter) void {
+    const seeds = &search.room.walk.?.seeds;
+    const bytes = products.product.parts;
+    const codes = search.room.walk.?.products.?.codes;
+    var rest = pages;
+    while (rest.len > 0) {
+        var count: u32 = 0;
+        const some = rest[0..@min(rest.len, Search.fresh_max)];
+        for (some) |page| {
+            if (filter) |one| if (!page_passes(search, one, page)) continue;
+            @memcpy(codes[count * bytes ..][0..bytes], codes_of(products, page)[0..bytes]);
+            search.fresh[count] = page;
+            count += 1;
+        }
+        estimate_products(search, codes.ptr, count);
+        insert_fresh(search, seeds, count);
+        rest = rest[some.len..];
+    }
+}
+
 fn seed(search: *Search, products: *const PageProducts, page: u32) void {
-    estimate_products(search, codes_of(products, page), products.count);
+    estimate_products(search, codes_of(products, page), products.center_count);
     _ = search.room.walk.?.seeds.insert(page, nearest_of(search, products, 0));
 }
 
 /// The estimate of a page whose codes were estimated at that place. Records are farther than their center; of products their mean
 /// is the center's.
 fn nearest_of(search: *const Search, products: *const PageProducts, place: u32) f32 {
-    const nearest = std.mem.min(f32, search.distances[place * products.count ..][0..products.count]);
+    const nearest = std.mem.min(f32, search.distances[place * products.center_count ..][0..products.center_count]);
     return if (search.shared.reader.codes.form == .distance) nearest + products.spread else nearest;
 }
 
 fn codes_of(products: *const PageProducts, page: u32) [*]const u8 {
-    return products.codes.ptr + @as(usize, page) * products.count * products.product.parts;
+    return products.codes.ptr + @as(usize, page) * products.center_count * products.product.parts;
 }
 
 fn estimate_products(search: *Search, codes: [*]const u8, count: u32) void {
