@@ -95,6 +95,7 @@ def at_recall(told: Results) -> Row | None:
         "plan": facts["plan"],
         "links": facts["links_kept"] if facts["plan"] == "links_in_memory" else 0,
         "page_codes": facts.get("page_codes_kept", 0),
+        "record_code_bytes": facts.get("record_code_bytes", 0),
         "bytes": sum(facts["memory_bytes"][part] for part in ("codes", "links", "cache", "pages")) / n,
         "records": facts["records_per_page"],
         "disk_bytes": rows[0]["disk_bytes"] / n,
@@ -155,11 +156,19 @@ def peers_in(found: Mapping[str, Results]) -> list[Row]:
 
 def kind_of(row: Row) -> str:
     """The use of a budget."""
+    if row.get("record_code_bytes"):
+        return "codes of records"
     if row["plan"] in ("walk", "pages"):
         return "codes of pages"
     if row["plan"] == "links_on_disk":
         return "links on disk"
     return "links that neighbors share" if row["links"] < 8 else "links of each vertex"
+
+
+def _links_of(row: Row) -> str | int:
+    if row.get("record_code_bytes"):
+        return f"{row['record_code_bytes']} bytes a record"
+    return f"{row['page_codes']} a page" if row.get("page_codes") else int(row["links"])
 
 
 def _of_former(former: Mapping[float, Row], row: Row, key: str, form: str) -> str | None:
@@ -193,7 +202,7 @@ def content(page: Page) -> Iterable[Picture | Table]:
         {
             "memory": lambda row: f"{row['share']:.1%}" + ("¹" if "report" in row else ""),
             "bits": "bits",
-            "links": lambda row: f"{row['page_codes']} a page" if row.get("page_codes") else row["links"],
+            "links": _links_of,
             "bytes a vector": "bytes:.1f",
             "records a page": "records:.0f",
             "list": "list_size:.0f",
@@ -255,7 +264,8 @@ REPORT = Report(
     "{threads} threads. {machine_line}\n\nEach budget has the index that a build makes for it "
     "(`search_memory`). The first is the least that opens: a code of each page and the page directory. "
     "*Links* are those of a vertex in memory: below 8 they are shared with its neighbors, at 0 they are on "
-    "disk; *c a page* are codes of pages, with neither links nor codes of vectors. *Bytes* are those that "
+    "disk; *c a page* are codes of pages and *bytes a record* of records, with neither links nor codes of "
+    "vectors. *Bytes* are those that "
     "the budget holds, *grown* is the growth of the process. Rates and times measured beside other work "
     "(*load* above 3) say little. A peer is drawn at the growth of its process. *Before* is an earlier "
     "version, whose rows are in the folder earlier.",

@@ -63,7 +63,9 @@ def velo_job(
     share_of(share)
     memory_bits, record_bits = (int(part) for part in (bits or DEFAULT_BITS).split("+"))
     chosen: dict[str, Any] = {"memory_bits": memory_bits, "record_bits": record_bits}
-    by_budget = BuildOptions(search_memory=share, **chosen).for_vectors(dataset.n, dataset.dim)
+    by_budget = BuildOptions(search_memory=share).for_vectors(dataset.n, dataset.dim)
+    if (by_budget.memory_bits, by_budget.record_bits) != (memory_bits, record_bits):
+        by_budget = BuildOptions(search_memory=share, **chosen).for_vectors(dataset.n, dataset.dim)
     usual = BuildOptions(**chosen).for_vectors(dataset.n, dataset.dim)
     for name in (one.name for one in BuildOptions.public_fields() if one.name != "search_memory"):
         if getattr(by_budget, name) != getattr(usual, name):

@@ -25,6 +25,7 @@ FACTS = (
     "links_kept",
     "records_per_page",
     "page_codes_kept",
+    "record_code_bytes",
     "adjacency_bits_per_edge",
     "memory_bits",
     "record_bits",
