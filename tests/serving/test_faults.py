@@ -89,7 +89,8 @@ def test_a_hung_shard_that_still_reports_health_delays_nobody(tmp_path: Path) ->
             tasks.append(asyncio.create_task(timed(router, row)))
             await asyncio.sleep(0.02)
         told = await asyncio.gather(*tasks)
-        late = [seconds for seconds, _ in told if seconds > PATIENCE_S]
+        # A second of silence, and what a busy machine adds.
+        late = [seconds for seconds, _ in told if seconds > DEADLINE_S / 2]
         assert not late, f"{len(late)} of {len(told)} waited, {max(late):.2f} s at most"
         assert 1 <= held < len(told), "the shard is still asked"
         assert all(answer.shards_answered == 1 for _, answer in told)
