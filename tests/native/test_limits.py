@@ -30,7 +30,7 @@ def test_the_core_and_the_header_name_the_same_limits() -> None:
     ranges = re.findall(r"pub const (\w+): Range = \.\{ \.min = (\w+), \.max = (\w+) \};", source)
     assert len(ranges) == source.count(": Range = ")
     in_core = {name: tuple(int(constants.get(end, end)) for end in ends) for name, *ends in ranges}
-    assert len(in_core) == 19
+    assert len(in_core) == 20
     assert {name: tuple(limit) for name, limit in limits._limits().items()} == in_core
 
 

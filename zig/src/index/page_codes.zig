@@ -107,6 +107,17 @@ pub const Loaded = union(enum) {
     uppers: PageCodes,
     products: PageProducts,
 
+    /// Whether no page has more records than codes of records.
+    pub fn holds_records_of(self: *const Loaded, directory: *const layout.page_starts.Directory) bool {
+        const own = switch (self.*) {
+            .uppers => return true,
+            .products => |*found| found,
+        };
+        if (own.record_codes.len == 0) return true;
+        for (0..directory.page_count()) |page| if (directory.record_count(@intCast(page)) > own.count) return false;
+        return true;
+    }
+
     pub fn deinit(self: *Loaded, allocator: std.mem.Allocator) void {
         switch (self.*) {
             .uppers => |*found| found.deinit(),

@@ -197,6 +197,7 @@ pub const Reader = struct {
         if (!files.codes_valid(&codes) or !files.all_finite(mean) or !files.all_finite(codes.centers)) return files.bad_file(diagnostic, files.file_codes);
         var of_pages: ?page_codes.Loaded = if (level) |*chosen| try chosen.levels.load(allocator, dir, chosen.file, chosen.number, header.dim_in, &codes, diagnostic) else null;
         errdefer if (of_pages) |*found| found.deinit(allocator);
+        if (of_pages) |*found| if (!found.holds_records_of(&directory)) return files.bad_file(diagnostic, files.file_page_codes);
 
         var self: Reader = .{
             .allocator = allocator,
