@@ -1,8 +1,9 @@
 //! Traversal of pages whose tables name neighbors of their records (docs/decisions/0024): the state `walk`.
 //!
 //! Memory holds a few codes of each page and nothing for each vector. They give seeds, pages with an estimate. With more memory it
-//! holds a code of each record: then the records of the nearest pages are candidates from the start. Every page that arrives is processed at once: its records are scored, and the vertices in its table enter the candidate list with an estimate by
-//! their product codes. The next page is that of the nearest candidate whose page was not requested, or the nearest seed.
+//! holds a code of each record: then the records of the nearest pages are candidates from the start. Every page that arrives is
+//! processed at once: its records are scored, and the vertices in its table enter the candidate list with an estimate by their
+//! product codes. The next page is that of the nearest candidate whose page was not requested, or the nearest seed.
 //!
 //! - The list compares estimates with estimates, so it is the bound: a seed beyond its last entry is not read, and the search
 //!   ends when no candidate in it leads to another page.
@@ -42,7 +43,7 @@ const growth_with_records: Growth = .{ .first = 64, .each = 8 };
 /// Seeds beside two for each entry of the list: more than a search reads.
 const seeds_spare = 64;
 /// Where codes of their records are looked at, one page in `seeds_share` within these: over sift100k 128 and 256 read 12.3 and 11.8
-/// pages, over sift1m 192, 400 and 800 read 24.5, 20.4 and 18.4 (docs/decisions/0024).
+/// pages, over sift1m 400 and 800 read 20.4 and 18.4 (docs/decisions/0024).
 const seeds_least = 128;
 const seeds_most = 1024;
 const seeds_share = 100;
