@@ -93,9 +93,7 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
         break :found null;
     } else null;
     if (of_records) |kept| {
-        chosen.page_codes_kept = kept.kept;
-        chosen.codes_bytes = kept.bytes;
-        cached = add_caches(&chosen, &self.reader, memory_bytes);
+        cached = add_page_codes(&chosen, &self.reader, kept, memory_bytes);
     } else if (self.reader.links_within(memory_bytes, &diagnostic)) |links| {
         plan = if (links == null) .links_on_disk else .links_in_memory;
         chosen.codes_bytes = self.reader.memory_codes_bytes();
@@ -109,15 +107,19 @@ fn plan_for(handle: Handle, memory_bytes: u64, options: ?*const call.SearchOptio
         var second: index.Diagnostic = .{};
         const of_pages = self.reader.page_codes_within(memory_bytes, &second) catch |another| return common.report_index(another, &second);
         const kept = of_pages orelse return common.report_index(err, &diagnostic);
-        chosen.page_codes_kept = kept.kept;
-        chosen.codes_bytes = kept.bytes;
-        cached = add_caches(&chosen, &self.reader, memory_bytes);
+        cached = add_page_codes(&chosen, &self.reader, kept, memory_bytes);
     }
     chosen.plan = common.number_of(common.Plan, plan);
     const calibration: search.Calibration = .of(self.reader.manifest(), plan, @max(chosen.links_kept, chosen.page_codes_kept));
     const parameters = try call.parameters_of(&o, calibration);
     common.write_versioned(MemoryPlan, out, &chosen);
     common.write_versioned(Expectation, expected_out, &.of(&parameters, &self.reader, calibration, cached));
+}
+
+fn add_page_codes(chosen: *MemoryPlan, reader: *const index.Reader, kept: index.Reader.PageCodesKept, memory_bytes: u64) f32 {
+    chosen.page_codes_kept = kept.kept;
+    chosen.codes_bytes = kept.bytes;
+    return add_caches(chosen, reader, memory_bytes);
 }
 
 /// Page caches in what codes and links leave; returns the share of pages that have room.

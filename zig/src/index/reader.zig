@@ -465,8 +465,10 @@ pub const Reader = struct {
         return header;
     }
 
+    pub const PageCodesKept = struct { kept: u32, bytes: u64 };
+
     /// The number of codes of each page that a budget would keep in the place of codes and links; null where there are none.
-    pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?struct { kept: u32, bytes: u64 } {
+    pub fn page_codes_within(self: *const Reader, memory_bytes: u64, diagnostic: *Diagnostic) Error!?PageCodesKept {
         if (!self.manifest().page_codes) return null;
         const levels = if (self.closed) |*closed| closed.levels.? else try self.read_levels(diagnostic);
         const chosen: page_codes.Chosen = try .of(&levels, self.manifest(), &self.header, self.memory_pages_bytes(), memory_bytes, null, diagnostic);

@@ -123,18 +123,8 @@ pub const Sizes = extern struct {
         if (o.record_bits != Options.open) split.record_bits = o.record_bits;
 
         const codes_bytes = shape.codes_bytes(split);
-        var build: build_options.Options = .{
-            .dim = o.dim,
-            .n = shape.n,
-            .metric = .l2,
-            .dtype = dtype,
-            .degree = o.degree,
-            .memory_bits = split_least.memory_bits,
-            .record_bits = split_least.record_bits,
-            .page_links = false,
-            .page_codes = true,
-            .record_code_bytes = record_code_bytes,
-        };
+        var build = shape.page_codes_build(o.degree, record_code_bytes);
+        build.dtype = dtype;
         const page_codes_least = Levels.of(shape, &build).bytes[0];
         // Of few rows codes may take less than the quantizer of page codes.
         const with_page_codes = if (o.page_codes < 0) record_code_bytes > 0 or codes_bytes > @max(budget, page_codes_least) else o.page_codes != 0;
@@ -289,6 +279,22 @@ const Shape = struct {
         return if (built >= block_adjacency.built_min) shape.shared_within(budget, split) else 0;
     }
 
+    /// The least build with page codes.
+    fn page_codes_build(shape: Shape, degree: u32, record_code_bytes: u32) build_options.Options {
+        return .{
+            .dim = shape.dim,
+            .n = shape.n,
+            .metric = .l2,
+            .dtype = .f32,
+            .degree = degree,
+            .memory_bits = split_least.memory_bits,
+            .record_bits = split_least.record_bits,
+            .page_links = false,
+            .page_codes = true,
+            .record_code_bytes = record_code_bytes,
+        };
+    }
+
     /// Bytes of record codes for a budget; 0 where it has room for better codes of vectors and their links, or for no codes of records.
     fn record_code_bytes_within(shape: Shape, budget: f64, split: Split, degree: u32) u32 {
         const has_links = shape.links_fit(budget, split, links_least) or shape.shared_within(budget, split) != 0;
@@ -296,18 +302,7 @@ const Shape = struct {
         const most: u32 = @min(shape.dim, quant.Product.parts_max);
         var bytes: u32 = if (most > record_code_step) most / record_code_step * record_code_step else most;
         while (bytes >= quant.Product.parts_for(shape.dim)) : (bytes -= @min(bytes, record_code_step)) {
-            const build: build_options.Options = .{
-                .dim = shape.dim,
-                .n = shape.n,
-                .metric = .l2,
-                .dtype = .f32,
-                .degree = degree,
-                .memory_bits = split_least.memory_bits,
-                .record_bits = split_least.record_bits,
-                .page_links = false,
-                .page_codes = true,
-                .record_code_bytes = bytes,
-            };
+            const build = shape.page_codes_build(degree, bytes);
             const levels: Levels = .of(shape, &build);
             if (levels.bytes[levels.len - 1] > budget) continue;
             // Of many dimensions the longest codes of records are coarse.
