@@ -256,7 +256,7 @@ MERGER = """
 
     def watched(path, *args, watch=None, **how):
         def stop(now, done, total):
-            if now == "write":
+            if now == "commit":  # the stages before may pass between two looks
                 print("merging", flush=True)
                 time.sleep(600)
             return None if watch is None else watch(now, done, total)

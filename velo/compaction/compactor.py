@@ -122,12 +122,12 @@ class Compactor:
 
     def optimize(self) -> None:
         """Make one segment of everything."""
-        self._all_wanted = True
-        self._wait_for(self._segments_worker)
+        self._wait_for(self._segments_worker, everything=True)
 
-    def _wait_for(self, worker: Worker) -> None:
+    def _wait_for(self, worker: Worker, *, everything: bool = False) -> None:
         while True:
             self._failure = None  # now it is seen whether it fails again
+            self._all_wanted |= everything  # also after a piece that gave way to another process
             self._is_waited_for[worker] = True
             worker.wait(worker.ask())
             self._failure = None  # the caller gets it
