@@ -294,7 +294,7 @@ typedef struct velo_open_options {
                                     * device; 0 = with those of the indexes that were opened with the same options */
     uint64_t cache_bytes;          /* for whole pages beside codes and links where memory_bytes is 0 */
     int32_t gpu;                   /* 0 = none; a GPU by its number + 1: VELO_GPU where it cannot be had; negated: none then */
-    uint32_t gpu_queries;          /* calls of fewer queries stay on the CPU; 0 = 256 */
+    uint32_t gpu_queries;          /* calls of fewer queries stay on the CPU; 0 = 16 times the square of threads, at least 64 */
 } velo_open_options;
 
 int32_t velo_index_open(const char *path, const velo_open_options *options, velo_index *index_out);

@@ -1,4 +1,4 @@
-"""``bench gpu``: a GPU against the processors beside it, in eight minutes; it needs only the wheel.
+"""``bench gpu``: a GPU against the processors beside it, in six minutes; it needs only the wheel.
 
 Sections, in order: answers next to those of the CPU, over random indexes, in odd batches; navigation, by
 list size; whole calls, by size; a build. Data are made from a seed. A section begins only while there is time
@@ -49,6 +49,8 @@ BATCHES = (1, 31, 32, 33)
 #: Lists of the first section. Shorter ones depend on the order in which vertices are followed.
 LISTS_COMPARED = (40, 400)
 LISTS = (20, 50, 100, 200, 400)
+#: Fewer cores than all, for whole calls.
+CORES = (4, 2)
 CALLS = (32, 100, 256, 1000, 3000, 10_000, 100_000)
 #: Lists and queries of the comparison of builds.
 LISTS_OF_BUILDS = (30, 100)
@@ -265,36 +267,64 @@ def _navigation(plan: Plan, folder: Path) -> Iterator[Line]:
 
 
 def _calls(plan: Plan, folder: Path) -> Iterator[Line]:
-    """Whole calls, side by side: preparation, copies, navigation, pages, answers. All pages are in memory."""
+    """Whole calls, side by side: preparation, copies, navigation, pages, answers."""
     path, asked = _large(plan, folder)
-    tuning = velo.OpenTuning(gpu_queries=1)
-    memory = 2 * plan.rows * plan.dim * 4
-    with (
-        velo.open(path, memory=memory, threads=plan.threads) as cpu,
-        velo.open(path, memory=memory, threads=plan.threads, device=plan.device, tuning=tuning) as gpu,
-    ):
-        for index in (cpu, gpu):
-            index.search(asked[:2000], K, list_size=CALL_LIST)  # pages are loaded behind `open`
-        for count in (one for one in CALLS if one <= plan.largest_call):
-            batch = asked[:count]
-            rates, ids = [], []
-            for index in (gpu, cpu):
-                repeats = max(1, min(20, 3000 // count))
-                best = float("inf")
-                for _ in range(repeats):
-                    began = time.perf_counter()
-                    found = index.search(batch, K, list_size=CALL_LIST)
-                    best = min(best, time.perf_counter() - began)
-                rates.append(count / best)
-                ids.append(found.ids)
-            same = _overlap(ids[1], ids[0])
-            yield Line(
-                "3 calls",
-                f"{count:,} queries: queries/s, same neighbors {same:.4f}",
-                f"{rates[0]:,.0f}",
-                f"{rates[1]:,.0f}",
-                f"× {rates[0] / rates[1]:.2f}" if same >= SAME_LEAST else "differs",
-            )
+    available = plan.threads or len(os.sched_getaffinity(0))
+    in_memory = 2 * plan.rows * plan.dim * 4
+    counts = [one for one in CALLS if one <= plan.largest_call]
+    yield from _compared(plan, path, asked, available, in_memory, CALL_LIST, counts)
+    yield from _compared(plan, path, asked, available, in_memory, LISTS[-1], counts[-3:])
+    for cores in CORES:
+        if cores < available:
+            yield from _compared(plan, path, asked, cores, in_memory, CALL_LIST, counts[1:-1])
+    yield from _compared(plan, path, asked, available, None, CALL_LIST, counts[-2:])
+
+
+def _compared(
+    plan: Plan, path: Path, asked: AnyArray, cores: int, memory: int | None, list_size: int, counts: list[int]
+) -> Iterator[Line]:
+    """Calls of each size on some of the cores, with all pages in memory or with the usual share."""
+    kept_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(kept_cores)[:cores]))
+    try:
+        with (
+            velo.open(path, memory=memory, threads=cores) as cpu,
+            velo.open(
+                path,
+                memory=memory,
+                threads=cores,
+                device=plan.device,
+                tuning=velo.OpenTuning(gpu_queries=1),
+            ) as gpu,
+        ):
+            for index in (cpu, gpu):
+                index.search(asked[:2000], K, list_size=list_size)  # pages are loaded behind `open`
+            for count in counts:
+                batch = asked[:count]
+                rates, used, ids = [], [], []
+                for index in (gpu, cpu):
+                    repeats = max(1, min(20, 3000 // count))
+                    best = float("inf")
+                    busy = time.process_time()
+                    for _ in range(repeats):
+                        began = time.perf_counter()
+                        found = index.search(batch, K, list_size=list_size)
+                        best = min(best, time.perf_counter() - began)
+                    used.append((time.process_time() - busy) / (repeats * count))
+                    rates.append(count / best)
+                    ids.append(found.ids)
+                same = _overlap(ids[1], ids[0])
+                where = "from disk" if memory is None else "pages in memory"
+                yield Line(
+                    "3 calls",
+                    f"{cores} cores, list {list_size}, {where}, {count:,} queries: queries/s, processor time "
+                    f"of a query, same neighbors {same:.4f}",
+                    f"{rates[0]:,.0f}, {used[0] * 1e6:.1f} us",
+                    f"{rates[1]:,.0f}, {used[1] * 1e6:.1f} us",
+                    f"× {rates[0] / rates[1]:.2f}" if same >= SAME_LEAST else "differs",
+                )
+    finally:
+        os.sched_setaffinity(0, kept_cores)
 
 
 def _build(plan: Plan, folder: Path) -> Iterator[Line]:

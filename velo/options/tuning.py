@@ -31,7 +31,8 @@ class OpenTuning:
     cache_share : float, optional
         Share of the budget for the cache, at most 0.95: of pages, or of records with links on disk.
     gpu_queries : int, optional
-        With `device`: calls of fewer queries stay on the CPU; 256 by default.
+        With `device`: calls of fewer queries stay on the CPU; by default 16 times the square of
+        the threads, at least 64.
     simulated_seed, simulated_faults : int
         For the simulated device of the test library.
     """

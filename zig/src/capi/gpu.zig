@@ -115,13 +115,12 @@ pub const Attached = struct {
     device: ?*Device = null,
     resident: ?*offload.Resident = null,
     /// Calls of fewer queries stay on the CPU.
-    queries_least: u32 = offload.queries_least_default,
+    queries_least: u32 = 0,
     /// Why calls stay on the CPU.
     reason: [256]u8 = @splat(0),
 
     pub fn attach(asked: i32, queries_least: u32, shared: *const search.Shared, threads: u32) common.Failure!Attached {
-        var self: Attached = .{};
-        if (queries_least > 0) self.queries_least = queries_least;
+        var self: Attached = .{ .queries_least = if (queries_least > 0) queries_least else offload.queries_least_of(threads) };
         if (asked == none) return self;
         var diagnostic: driver.Diagnostic = .{};
         self.open(@abs(asked) - 1, shared, threads, &diagnostic) catch |err| {

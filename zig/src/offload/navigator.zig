@@ -26,14 +26,17 @@ pub const Options = struct {
     threads: u32 = 1,
 };
 
-/// Calls of fewer queries stay on the CPU: copies and the latency of a launch take longer than the workers (docs/gpu.md).
-pub const queries_least_default = 256;
+/// Calls of fewer queries stay on the CPU. A batch has its latency of preparation, copies and launch, in which many threads answer
+/// more queries than few, and they save less of the call: the crossover grows with the square of their number (docs/gpu.md).
+pub fn queries_least_of(threads: u32) u32 {
+    return @max(64, 16 *| threads *| threads);
+}
+
 /// Enough queries for every multiprocessor of the largest GPUs, one warp each.
 const batch_max_default = 8192;
-/// A call that has `batch_least` queries for each of `batches_least` batches is cut into as many at least: so navigation and reads
-/// overlap.
-const batches_least = 4;
-const batch_least = 1024;
+/// A call is cut into as many batches at least, if each gets `batch_least` queries: so navigation and reads overlap.
+const batches_least = 8;
+const batch_least = 256;
 /// Of page-locked memory and of device memory, for each slot.
 pub const slot_bytes_max = 64 << 20;
 /// Queries that one thread prepares at least.
@@ -321,7 +324,7 @@ pub const Navigator = struct {
 
 /// The number of queries in a batch. A call of `count` queries is split evenly, and a batch fits into a slot at `query_bytes` per query.
 pub fn batch_size(count: u64, query_bytes: u64, batch_max: u32) u32 {
-    const parts_least: u64 = if (count >= batches_least * batch_least) batches_least else 1;
+    const parts_least = std.math.clamp(count / batch_least, 1, batches_least);
     const parts = @max(parts_least, std.math.divCeil(u64, count, batch_max) catch unreachable);
     const fitting = @max(1, (slot_bytes_max - Arrays.padding_max) / query_bytes);
     return @intCast(@min(fitting, std.math.divCeil(u64, count, parts) catch unreachable));

@@ -6,6 +6,6 @@ pub const Navigator = navigator.Navigator;
 pub const Options = navigator.Options;
 pub const Workers = navigator.Workers;
 pub const Counts = navigator.Counts;
-pub const queries_least_default = navigator.queries_least_default;
+pub const queries_least_of = navigator.queries_least_of;
 pub const slot_bytes_max = navigator.slot_bytes_max;
 pub const batch_size = navigator.batch_size;
