@@ -130,11 +130,13 @@ inline fn scan_blocks(comptime blocks: u32, entries: [*]const u16, parts: usize,
     // Sums of lower and of upper bytes, of even and of odd codes.
     var sums: [blocks][4]Words = @splat(@splat(@splat(0)));
     var first: usize = 0;
-    while (first + together_parts <= parts) : (first += together_parts) {
+    while (first < parts) : (first += together_parts) {
+        // The last parts are read along with some that are done.
+        const from = @min(first, parts - together_parts);
         var transposed: [blocks][together_parts]Doublewords = undefined;
-        inline for (&transposed, 0..) |*rows, b| transpose(codes + b * block * parts + first, parts, rows);
-        for (0..together_parts) |m| {
-            const own = entries + (first + m) * abi.centroids_max;
+        inline for (&transposed, 0..) |*rows, b| transpose(codes + b * block * parts + from, parts, rows);
+        for (first - from..together_parts) |m| {
+            const own = entries + (from + m) * abi.centroids_max;
             var lower: [4]Bytes = undefined;
             var upper: [4]Bytes = undefined;
             inline for (0..4) |k| {
@@ -159,8 +161,6 @@ inline fn scan_blocks(comptime blocks: u32, entries: [*]const u16, parts: usize,
         const odd = @as(Sums, four[1]) + (@as(Sums, four[3]) << @splat(8));
         out[b * block ..][0..block].* = std.simd.interlace(.{ even, odd });
     }
-    if (first == parts) return;
-    for (0..blocks * block) |j| out[j] += sum_of(entries + first * abi.centroids_max, parts - first, codes + j * parts + first);
 }
 
 /// Lower or upper bytes of two registers of entries.
