@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         try:
             described = report_of(name)
         except ModuleNotFoundError as error:
-            if error.name != "velo_serving":  # where there is the library alone, `serve` is missing
+            if error.name != "velo_serving":  # only `serve` needs it
                 raise
             continue
         described.add_arguments(commands.add_parser(name, help=described.help))

@@ -127,7 +127,7 @@ class Compactor:
     def _wait_for(self, worker: Worker, *, everything: bool = False) -> None:
         while True:
             self._failure = None  # now it is seen whether it fails again
-            self._all_wanted |= everything  # also after a piece that gave way to another process
+            self._all_wanted |= everything  # again, after a piece that gave way to another process
             self._is_waited_for[worker] = True
             worker.wait(worker.ask())
             self._failure = None  # the caller gets it

@@ -26,8 +26,8 @@ pub const Options = struct {
     threads: u32 = 1,
 };
 
-/// Calls of fewer queries stay on the CPU. A batch has its latency of preparation, copies and launch, in which many threads answer
-/// more queries than few, and they save less of the call: the crossover grows with the square of their number (docs/gpu.md).
+/// Calls of fewer queries stay on the CPU. The latency of a batch (preparation, copies, launch) costs more queries with more threads,
+/// and the GPU then saves a smaller share of the call: measured, the crossover grows with the square of the threads (docs/gpu.md).
 pub fn queries_least_of(threads: u32) u32 {
     return @max(64, 16 *| threads *| threads);
 }

@@ -131,7 +131,7 @@ inline fn scan_blocks(comptime blocks: u32, entries: [*]const u16, parts: usize,
     var sums: [blocks][4]Words = @splat(@splat(@splat(0)));
     var first: usize = 0;
     while (first < parts) : (first += together_parts) {
-        // The last parts are read along with some that are done.
+        // The last block starts early enough to be full: parts that were added already are skipped.
         const from = @min(first, parts - together_parts);
         var transposed: [blocks][together_parts]Doublewords = undefined;
         inline for (&transposed, 0..) |*rows, b| transpose(codes + b * block * parts + from, parts, rows);
