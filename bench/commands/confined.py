@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import velo
 from bench.harness import cgroup, datasets, report
@@ -32,6 +35,17 @@ _LIMIT_S = 600.0
 _LONG_S = 3600.0
 #: Of the set's rows: how many come in each insert, and how many go by id.
 _NEW, _GONE = 50, 20
+#: Queries whose true distances are computed at once: temporary arrays stay small.
+_TOGETHER = 50
+#: glibc keeps freed memory, in an arena for each thread, and Arrow's own allocator some MiB more. These
+#: settings are for any program that has little memory (docs/howto/memory.md).
+_ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 Step = tuple[str, Callable[[], object]]
 
 
@@ -55,6 +69,8 @@ def _built(context: Context) -> Results:
     if not (path / "manifest.json").exists():
         numbers: Any = np.arange(dataset.n) % 10
         if dataset.labels is not None:
+            import pyarrow.parquet as pq  # 4 MiB that the measured processes do not need
+
             numbers = pq.read_table(dataset.labels, columns=[NUMBER])[NUMBER].slice(0, dataset.n)
         path.parent.mkdir(parents=True, exist_ok=True)
         velo.build(
@@ -78,11 +94,12 @@ def _confined(part: str, context: Context) -> Results:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(path, copy)
         path = copy
-    memory, threads = context.options["memory"], str(context.threads)
-    command = [sys.executable, "-m", MODULE, part, str(path), context.data, memory, threads]
+    how = {"memory": context.options["memory"], "threads": context.threads}
+    in_flight = context.options["queries_in_flight"]
+    command = [sys.executable, "-m", MODULE, part, str(path), context.data, json.dumps(how), str(in_flight)]
     steps: list[Row] = []
     with cgroup.limited(int(context.options["limit_mib"]) << 20) as group:
-        with group.popen(command) as process:
+        with group.popen(command, env=os.environ | _ENVIRONMENT) as process:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
@@ -96,10 +113,12 @@ def _confined(part: str, context: Context) -> Results:
 
 def main() -> None:
     """Entry of a process in the group: a JSON line a step."""
-    part, path, data, memory, threads = sys.argv[1:]
-    dataset = datasets.load(Path(data), query_count=1000)
+    part, path, data, options, in_flight = sys.argv[1:]
+    how = json.loads(options) | {"tuning": velo.OpenTuning(queries_in_flight=int(in_flight))}
+    sys.meta_path.insert(0, _WithoutPandas())
+    dataset = _held(datasets.load(Path(data), query_count=1000))
     steps: Callable[..., Iterator[Step]] = {"reads": _reads, "writes": _writes, "optimize": _optimize}[part]
-    for name, step in steps(Path(path), dataset, {"memory": memory, "threads": int(threads)}):
+    for name, step in steps(Path(path), dataset, how):
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         began = time.perf_counter()
         row: Row = {"step": name}
@@ -116,8 +135,25 @@ def main() -> None:
         print(json.dumps(row), flush=True)
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Arrow loads pandas where it is installed, 27 MiB that velo does not use."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
+
+
+def _held(dataset: datasets.Dataset) -> datasets.Dataset:
+    """The part of a set that a process uses, in arrays of its own: views would keep all truth in memory.
+    Rows are read without readahead, for which the group has no room.
+    """
+    mapped: Any = dataset.base
+    mapped._mmap.madvise(mmap.MADV_RANDOM)
+    return replace(dataset, queries=dataset.queries.copy(), truth_ids=dataset.truth_ids[:, :K].copy())
+
+
 def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterator[Step]:
-    queries = dataset.queries
+    queries, truth = dataset.queries, dataset.truth_ids
     index: Any = None
 
     def opened() -> str:
@@ -128,10 +164,17 @@ def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterat
         return f"{info['plan']}, {info['links_kept']} links, {within:.1f} MB of {budget:.1f}"
 
     def recall(found: Any) -> str:
-        share = datasets.recall(dataset, np.asarray(found.ids)).mean()
-        return f"recall {share:.4f}, {found.stats['reads'].mean():.1f} reads a query"
+        ids = np.asarray(found.ids)
+        parts = [slice(first, first + _TOGETHER) for first in range(0, len(ids), _TOGETHER)]
+        shares = [
+            datasets.recall(replace(dataset, queries=queries[part], truth_ids=truth[part]), ids[part])
+            for part in parts
+        ]
+        return f"recall {np.concatenate(shares).mean():.4f}, {found.stats['reads'].mean():.1f} reads a query"
 
     few = velo.col(NUMBER) == 3
+    third = np.zeros(dataset.n, bool)
+    third[::3] = True
     yield "open", opened
     yield "search, 1,000 queries", lambda: recall(index.search(queries, K, recall=0.95))
     yield "search, exact=True", lambda: recall(index.search(queries, K, recall=0.95, exact=True))
@@ -139,7 +182,7 @@ def _reads(path: Path, dataset: datasets.Dataset, how: dict[str, Any]) -> Iterat
     yield "search with a filter", lambda: _counted(index.search(queries, K, filter=few, recall=0.95))
     yield (
         "search with a mask",
-        lambda: _counted(index.search(queries, K, filter=np.arange(index.n) % 3 == 0, recall=0.95)),
+        lambda: _counted(index.search(queries, K, filter=third, recall=0.95)),
     )
     yield "search by groups", lambda: _counted(index.search(queries[:100], 5, group_by=NUMBER, recall=0.95))
     yield "range_search", lambda: int(index.range_search(queries[:100], 40_000.0, recall=0.95).counts.sum())
@@ -270,7 +313,8 @@ REPORT = Report(
     help="all of the API in a process that the kernel holds to some memory",
     module=MODULE,
     title="{dataset} in a process of {options[limit_mib]} MiB",
-    about="{n:,} × {dim}, a column of small numbers, vectors stored, memory {options[memory]}. Each part of "
+    about="{n:,} × {dim}, a column of small numbers, vectors stored, memory {options[memory]}, threads "
+    "{threads}, {options[queries_in_flight]} queries in flight. Each part of "
     "the API ran in a process that the kernel held to {options[limit_mib]} MiB (a memory cgroup), the "
     "interpreter and its libraries included. *Peak* is the most of the process's resident memory during the "
     "step, pages of mapped files too; *own* is the part without a file, at the step's end. {machine_line}",
@@ -279,6 +323,7 @@ REPORT = Report(
     options=(
         Option("--memory", "10%", "that the index is opened with"),
         Option("--limit-mib", 256, "of the process"),
+        Option("--queries-in-flight", 16, "of each worker"),
         Option("--index", None, "an index of the set with the column uniform10 and vectors", Path),
     ),
     defaults={"queries": 1000, "single": 0},

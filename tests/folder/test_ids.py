@@ -89,6 +89,34 @@ def test_ids_come_back_in_placement_order(kind: str, random: np.random.Generator
     assert len(ids.vertices([])) == 0
 
 
+@pytest.mark.parametrize("kind", ["no ids", "consecutive", "int64", "string"])
+def test_ids_are_listed_and_found_in_their_order(
+    kind: str, tmp_path: Path, random: np.random.Generator
+) -> None:
+    n = int(random.integers(1, 300))
+    rows = random.permutation(n).astype(np.uint32)
+    given: Any = {
+        "no ids": None,
+        "consecutive": random.permutation(n) + 33,
+        "int64": 2 * random.permutation(5 * n)[:n] - 2 * n,
+        "string": np.array([f"id {number:05}" for number in random.permutation(n)], object),
+    }[kind]
+    write_ids(tmp_path, None if given is None else given_ids(given, n), rows, first_row=70)
+    ids = Ids(tmp_path, n, first_row=70)
+    found = ids.of(np.arange(n))
+    order = np.argsort(found, kind="stable")
+    ends: list[Any] = [-(2**63), 2**63 - 1] if kind != "string" else ["", "j"]
+    between = [] if kind == "string" else (found + 1).tolist()
+    for after in [None, *ends, *found.tolist(), *between]:
+        later = [vertex for vertex in order if after is None or found[vertex] > after]
+        assert ids.page(after, 7, None).tolist() == later[:7]
+        assert (
+            ids.page(after, 7, np.arange(n) % 2 == 0).tolist() == [one for one in later if one % 2 == 0][:7]
+        )
+    assert np.array_equal(ids.find(found), np.arange(n))
+    assert ids.find(ends).tolist() == [-1, -1]
+
+
 def test_a_damaged_file(tmp_path: Path) -> None:
     with pytest.raises(errors.CorruptIndexError, match=r"ids\.arrow"):
         Ids(tmp_path, 3)

@@ -114,4 +114,4 @@ class NativeFilter:
         pointer = _native.pointer("uint8_t", bits, writable=True)
         _native.check(_native.lib.velo_filter_count(self.handle, found, pointer), "filter")
         self._count = int(found[0])
-        return np.unpackbits(bits, count=self.row_count, bitorder="little").astype(bool)
+        return np.unpackbits(bits, count=self.row_count, bitorder="little").view(bool)

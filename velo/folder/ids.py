@@ -28,6 +28,11 @@ _PAGE_STEP = 1024
 #: Lookups after which resident pages of a mapped file are given back. Linux maps 64 KiB or more for each.
 _LOOKUPS_RESIDENT = 16
 
+#: Ids whose order is written at once: temporary arrays stay small.
+_ORDERED_AT_ONCE = 1 << 16
+
+_ID_MAX = int(np.iinfo(np.int64).max)
+
 #: Value of a missing hit in results.
 NO_ID = -1
 
@@ -253,11 +258,20 @@ class Ids:
         rows = self._rows
         if rows is None:
             assert self._numbers is not None
-            rows = self._numbers - self.first_row
-        if not self._rows_checked:  # masks and metadata are put into their order by it
-            check_permutation(rows, FILE_NAME)
-            self._rows_checked = True
+            rows = self._numbers - self.first_row if self.first_row else self._numbers
+        self.check_rows()  # masks and metadata are put into their order by it
         return rows
+
+    def check_rows(self) -> None:
+        """Refuse rows that are no permutation."""
+        if self._rows_checked:
+            return
+        if self._rows is not None:
+            check_permutation(self._rows, FILE_NAME)
+        else:
+            assert self._numbers is not None
+            check_permutation(self._numbers, FILE_NAME, self.first_row)
+        self._rows_checked = True
 
     def of(self, vertices: Int64Array, complete: bool = False) -> AnyArray:
         """The ids of vertices, an array of any shape: -1 (strings: None) for -1, unless it is `complete`."""
@@ -325,11 +339,11 @@ class Ids:
         """At most `most` vertices in the order of their ids, which no merge changes, after the id `after`."""
         order = self._ordered()
         start = 0
-        if after is not None and self._numbers is not None:
-            start = int(np.searchsorted(self._numbers, after, side="right", sorter=order))
-        elif after is not None:
+        if isinstance(after, str):
             strings = self._strings
             start = bisect.bisect_right(order, after, key=lambda vertex: strings[int(vertex)].as_py())
+        elif after is not None:
+            start = len(order) if after == _ID_MAX else int(self._count_below(np.array([after + 1]))[0])
         if passing is None:
             return order[start : start + most].astype(np.int64)
         found, step = np.zeros(0, np.int64), max(_PAGE_STEP, most)
@@ -342,17 +356,43 @@ class Ids:
     def _ordered(self) -> AnyArray:
         """The vertices by id."""
         if self._order is None:
-            if self._numbers is not None:
-                self._order = np.argsort(self._numbers).astype(np.uint32)
-            else:
+            if self._numbers is None:
                 self._order = numpy_of(pc.sort_indices(self._strings), np.uint64).astype(np.uint32)
+            else:
+                self._order = _order_of_consecutive(self._numbers)
+                if self._order is None:
+                    self._order = np.argsort(self._numbers).astype(np.uint32)
         return self._order
+
+    def _count_below(self, numbers: Int64Array) -> Int64Array:
+        """For each number, how many ids are smaller. Unlike ``np.searchsorted``, which would copy the order
+        of all ids to int64, it allocates by the length of `numbers` alone.
+        """
+        assert self._numbers is not None
+        order = self._ordered()
+        below = np.zeros(len(numbers), np.int64)
+        for bit in reversed(range(len(order).bit_length())):
+            more = below + (1 << bit)
+            last = order[np.minimum(more, len(order)) - 1]
+            below = np.where((more <= len(order)) & (self._numbers[last] < numbers), more, below)
+        return below
 
     def _find_numbers(self, numbers: Int64Array) -> Int64Array:
         assert self._numbers is not None
         if len(self._numbers) == 0:
             return np.full(len(numbers), -1, np.int64)
         order = self._ordered()
-        slots = np.searchsorted(self._numbers, numbers, sorter=order)
-        vertices = order[np.minimum(slots, len(order) - 1)].astype(np.int64)
+        vertices = order[np.minimum(self._count_below(numbers), len(order) - 1)].astype(np.int64)
         return np.where(self._numbers[vertices] == numbers, vertices, -1)
+
+
+def _order_of_consecutive(numbers: Int64Array) -> AnyArray | None:
+    """The order of ids without gaps, which takes no sort; None for others. Ids that velo gave are such."""
+    count = len(numbers)
+    if not count or int(numbers.max()) - (low := int(numbers.min())) + 1 != count:
+        return None
+    order = np.full(count, count, np.uint32)
+    for start in range(0, count, _ORDERED_AT_ONCE):
+        some = numbers[start : start + _ORDERED_AT_ONCE]
+        order[some - low] = np.arange(start, start + len(some), dtype=np.uint32)
+    return order if int(order.max()) < count else None

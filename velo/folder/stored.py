@@ -105,11 +105,11 @@ def damage(file: str) -> Iterator[None]:
         raise CorruptIndexError(f"{file} cannot be read: {error}", file=file) from error
 
 
-def check_permutation(rows: AnyArray, file: str) -> None:
-    """Refuse row numbers that are no permutation."""
+def check_permutation(rows: AnyArray, file: str, first: int = 0) -> None:
+    """Refuse row numbers, counted from `first`, that are no permutation."""
     seen = np.zeros(len(rows), bool)
     for start in range(0, len(rows), _CHECKED_AT_ONCE):
-        some = rows[start : start + _CHECKED_AT_ONCE]
+        some = rows[start : start + _CHECKED_AT_ONCE] - first
         seen[some[(some >= 0) & (some < len(rows))]] = True
     if not seen.all():
         at = int(np.flatnonzero(~seen)[0])

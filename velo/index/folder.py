@@ -474,7 +474,7 @@ class _CheckedSegment:
             manifest = read_manifest(folder)
             self.n = manifest.row_count
             self.ids = Ids(folder, self.n, manifest.first_row)
-            self.ids.rows()
+            self.ids.check_rows()
             self.metadata = open_metadata(folder, self.n)
             if self.metadata is not None:
                 _ = self.metadata.native_columns, self.metadata.statistics

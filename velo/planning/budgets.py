@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from velo import _native
-from velo.errors import BudgetTooSmallError, InvalidArgumentError, NotAnIndexError, UnsupportedError
+from velo.errors import BudgetTooSmallError, NotAnIndexError, UnsupportedError
 from velo.folder.manifest import data_folders, read_manifest
 from velo.folder.replace import read_consistently
 from velo.index import Index, open_index
 from velo.options import (
     PLAN_CODES,
     BuildOptions,
-    OpenTuning,
     fill_search,
     folder_path,
-    links_steps,
     memory_bytes,
     sizes_of,
 )
@@ -133,18 +131,16 @@ def _plans(folder: Path, memory: Memory | None, recall: float, k: int) -> list[P
 
 
 def _open_largest(folder: Path) -> tuple[Index, int]:
-    """Open the largest segment with few links in memory; returns it and the rows of all segments."""
+    """Open the largest segment with the least memory; returns it and the rows of all segments."""
     folders = data_folders(folder)
     if not folders:
         raise UnsupportedError(f"{folder} has no segment yet: flush it first")
     rows = [read_manifest(segment).row_count for segment in folders]
     segment = folders[rows.index(max(rows))]
     try:
-        index = open_index(segment, threads=1, follow=False, tuning=OpenTuning(links_kept=links_steps()[-1]))
-    except InvalidArgumentError as error:
-        if error.argument != "links_kept":
-            raise
-        index = open_index(segment, threads=1, follow=False)  # it has fewer
+        index = open_index(segment, threads=1, follow=False, memory=1)
+    except BudgetTooSmallError as error:
+        index = open_index(segment, threads=1, follow=False, memory=error.needed_bytes)
     if index.info()["live"] is not None:
         index.close()
         raise NotAnIndexError(f"{folder} got its first write meanwhile", argument="path")

@@ -623,6 +623,7 @@ fn Worker(comptime Device: type) type {
             slot.write_answer(subsearches, self.hits);
             for (0..subsearches.count()) |i| subsearches.at(i).search.end();
             self.take_released(number);
+            subsearches.give_back();
             self.idle.push(number);
             if (!job.finish_query(slot.outcome, slot.page, slot.file)) return;
             job.following = self.ended;

@@ -60,6 +60,9 @@ pub const Segment = struct {
     /// Calls under way.
     users: std.atomic.Value(u32) = .init(0),
 
+    /// Memory that a search keeps from one query to the next, in bytes.
+    const touched_max = 128 << 10;
+
     pub fn init(shared: *const Shared, files: [io.file_count]?std.posix.fd_t, number: u31, count: usize) error{OutOfMemory}!Segment {
         const each = try memory_of_search(shared);
         var memory: base.AlignedBytes = try .alloc(count * (each + @sizeOf(SegmentSearch) + 1), .{});
@@ -89,6 +92,14 @@ pub const Segment = struct {
             self.searches[place] = .{ .search = Search.init(own.allocator(), self.shared) catch unreachable };
             self.is_set_up[place] = true;
         }
+    }
+
+    /// After a query that touched much memory, which the system gets back: the next query there sets the search up anew.
+    pub fn give_back(self: *Segment, place: usize) void {
+        if (self.searches[place].search.touched_bytes() < touched_max) return;
+        const own = self.memory.bytes[place * self.memory_each ..][0..self.memory_each];
+        std.posix.madvise(@alignCast(own.ptr), own.len, std.os.linux.MADV.DONTNEED) catch return;
+        self.is_set_up[place] = false;
     }
 
     fn memory_of_search(shared: *const Shared) error{OutOfMemory}!usize {

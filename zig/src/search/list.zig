@@ -213,6 +213,11 @@ pub const Visited = struct {
         @memset(self.halves[0][0..size], empty);
     }
 
+    /// Without those of the smaller tables before.
+    pub fn touched_bytes(self: *const Visited) usize {
+        return @sizeOf(u32) * (@as(usize, self.mask) + 1);
+    }
+
     inline fn hash(vertex: u32) u32 {
         return @truncate((vertex *% @as(u64, 0x9e3779b97f4a7c15)) >> 32);
     }

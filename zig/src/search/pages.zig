@@ -37,6 +37,10 @@ pub const PageSet = struct {
     fn used_size(self: *const PageSet) usize {
         return if (self.count <= small_max) small_size else self.table.len;
     }
+    pub fn touched_bytes(self: *const PageSet) usize {
+        return self.used_size() * @sizeOf(u32);
+    }
+
     const small_size = 512;
     const small_max = 256;
 

@@ -393,6 +393,15 @@ pub const Search = struct {
         self.change(.idle);
     }
 
+    /// Memory that the last query used, about, of arrays made for the largest one.
+    pub fn touched_bytes(self: *const Search) usize {
+        var bytes = self.visited.touched_bytes() + self.pages.touched_bytes() + self.followed.touched_bytes() + self.from_cache.touched_bytes();
+        bytes += @sizeOf(lists.Candidate) * @as(usize, self.list.limit) + @sizeOf(lists.Found) * @as(usize, self.results.limit);
+        if (self.room.walk) |*own| bytes += @sizeOf(lists.Candidate) * @as(usize, own.seeds.limit + own.leading.limit);
+        bytes += self.room.rescoring.touched_bytes(self.results.limit);
+        return bytes;
+    }
+
     /// A query outside the rows has its nearest at the rim, all about as far: a graph of rows does not lead there, and no
     /// calibration knows such queries. Who names a list gets that list.
     fn is_remote(self: *const Search) bool {

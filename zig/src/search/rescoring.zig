@@ -53,6 +53,11 @@ pub const Room = struct {
         return .{ .neighbors = neighbors, .uppers = try base.alloc_untouched(allocator, f64, count) };
     }
 
+    /// With so many neighbors.
+    pub fn touched_bytes(self: *const Room, count: usize) usize {
+        return @min(count, self.neighbors.len) * (@sizeOf(Neighbor) + @sizeOf(f64));
+    }
+
     pub fn deinit(self: *Room, allocator: std.mem.Allocator) void {
         base.free_untouched(allocator, self.neighbors);
         base.free_untouched(allocator, self.uppers);

@@ -33,6 +33,11 @@ pub const SegmentSearches = struct {
         for (self.segments) |*one| one.segment.prepare(self.place);
     }
 
+    /// After a query has ended in them.
+    pub fn give_back(self: SegmentSearches) void {
+        for (self.segments) |*one| one.segment.give_back(self.place);
+    }
+
     pub inline fn count(self: SegmentSearches) usize {
         return self.segments.len;
     }

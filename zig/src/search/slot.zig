@@ -216,6 +216,7 @@ pub const Direct = struct {
             _ = job.finish_query(slot.outcome, slot.page, slot.file);
         }
         for (0..subsearches.count()) |i| subsearches.at(i).search.end();
+        subsearches.give_back();
         return is_answered;
     }
 

@@ -14,6 +14,7 @@
 //!
 //! Pages of format 6 have no tables. Their codes rank all pages, and the nearest are read, as many as the list is long.
 const std = @import("std");
+const builtin = @import("builtin");
 const base = @import("base");
 const layout = @import("layout");
 const quant = @import("quant");
@@ -54,6 +55,9 @@ const cells_most = 1024;
 /// With codes of records: pages whose codes are compared, where there are so many; later one in `pages_share`.
 const pages_least = 8192;
 const pages_share = 16;
+/// Pages whose codes are loaded before they are compared.
+const pages_ahead = 16;
+const records_ahead = 3;
 const cell_pages = layout.headers.PageProducts.cell_pages;
 const together = lists.List.insert_max;
 
@@ -214,23 +218,59 @@ fn look_at_records(search: *Search, products: *const PageProducts) void {
     const codes = search.room.walk.?.products.?.codes;
     // Kernels estimate many codes at once faster than those of one page.
     var count: u32 = 0;
-    for (seeds.slice()) |one| {
+    const pages = seeds.slice();
+    for (pages, 0..) |one, i| {
+        if (i + records_ahead < pages.len) prefetch(record_codes_of(products, pages[i + records_ahead].vertex()));
         const page = one.vertex();
         const own = directory.record_count(page);
-        if (count + own > Search.fresh_max) count = offer_records(search, count);
-        @memcpy(codes[count * bytes ..][0 .. own * bytes], products.record_codes[@as(usize, page) * products.count * bytes ..][0 .. own * bytes]);
+        if (count + own > Search.fresh_max) {
+            offer_records(search, count);
+            count = 0;
+        }
+        @memcpy(codes[count * bytes ..][0 .. own * bytes], record_codes_of(products, page)[0 .. own * bytes]);
         for (search.fresh[count..][0..own], directory.first_vertex(page)..) |*id, vertex| id.* = @intCast(vertex);
         count += own;
     }
-    _ = offer_records(search, count);
+    offer_records(search, count);
     seeds.reset(1);
 }
 
-/// Those that gathered in `fresh`, with their codes; none is left.
-fn offer_records(search: *Search, count: u32) u32 {
+/// Room for the codes of a full page.
+fn record_codes_of(products: *const PageProducts, page: u32) []const u8 {
+    const size = @as(usize, products.count) * products.product.parts;
+    return products.record_codes[page * size ..][0..size];
+}
+
+/// Starts to load bytes into the processor's cache: their places are known long before they are used.
+inline fn prefetch(bytes: []const u8) void {
+    var at: usize = 0;
+    while (at < bytes.len) : (at += std.atomic.cache_line) @prefetch(bytes.ptr + at, .{});
+}
+
+/// Records that gathered in `fresh`, with their codes, none of which is in a list. Only those that enter one count as met: others
+/// are too far, too, when they come with the same code again.
+fn offer_records(search: *Search, count: u32) void {
     estimate_products(search, search.room.walk.?.products.?.codes.ptr, count);
-    for (search.fresh[0..count], search.distances[0..count]) |vertex, distance| if (search.visited.insert(vertex)) offer(search, vertex, distance);
-    return 0;
+    if (search.request.excluded != query_file.Request.excluded_none) {
+        if (std.mem.indexOfScalar(u32, search.fresh[0..count], search.request.excluded)) |at| search.distances[at] = std.math.inf(f32);
+    }
+    var at: u32 = 0;
+    while (at < count) : (at += together) {
+        var entered = offer_some(search, search.fresh[at..][0..together], search.distances[at..][0..together], @min(together, count - at));
+        while (entered != 0) : (entered &= entered - 1) _ = search.visited.insert(search.fresh[at + @ctz(entered)]);
+    }
+}
+
+/// A bit for each of the first `count` that entered a list.
+inline fn offer_some(search: *Search, vertices: *const [together]u32, distances: *const [together]f32, count: u32) u32 {
+    const filter = search.request.filter orelse return search.list.insert_many(vertices, distances, count);
+    var entered = search.state.walk.room.leading.insert_many(vertices, distances, count);
+    for (vertices[0..count], distances[0..count], 0..) |vertex, distance, i| {
+        if (!(distance < search.list.bound()) or !filter.passes(vertex)) continue;
+        _ = search.list.insert(vertex, distance);
+        entered |= @as(u32, 1) << @intCast(i);
+    }
+    return entered;
 }
 
 fn estimate_cells(search: *Search, products: *const PageProducts, cell_count: u32) void {
@@ -283,6 +323,7 @@ fn seed_near_centers(search: *Search, products: *const PageProducts, filter: ?*c
 }
 
 fn seed_pages(search: *Search, products: *const PageProducts, pages: []const u32, filter: ?*const Filter) void {
+    @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
     const seeds = &search.room.walk.?.seeds;
     const bytes = products.product.parts;
     const codes = search.room.walk.?.products.?.codes;
@@ -290,9 +331,10 @@ fn seed_pages(search: *Search, products: *const PageProducts, pages: []const u32
     while (rest.len > 0) {
         var count: u32 = 0;
         const some = rest[0..@min(rest.len, Search.fresh_max)];
-        for (some) |page| {
+        for (some, 0..) |page, i| {
+            if (i + pages_ahead < some.len) @prefetch(codes_of(products, some[i + pages_ahead]), .{});
             if (filter) |one| if (!page_passes(search, one, page)) continue;
-            @memcpy(codes[count * bytes ..][0..bytes], codes_of(products, page)[0..bytes]);
+            copy_code(codes.ptr + count * bytes, codes_of(products, page), bytes);
             search.fresh[count] = page;
             count += 1;
         }
@@ -316,6 +358,17 @@ fn nearest_of(search: *const Search, products: *const PageProducts, place: u32) 
 
 fn codes_of(products: *const PageProducts, page: u32) [*]const u8 {
     return products.codes.ptr + @as(usize, page) * products.center_count * products.product.parts;
+}
+
+/// `@memcpy` is a call, which takes longer than so few bytes.
+inline fn copy_code(to: [*]u8, from: [*]const u8, bytes: usize) void {
+    const together_bytes = 16;
+    if (bytes < together_bytes) return @memcpy(to[0..bytes], from[0..bytes]);
+    var at: usize = 0;
+    while (at + together_bytes < bytes) : (at += together_bytes) to[at..][0..together_bytes].* = from[at..][0..together_bytes].*;
+    // The last are the end of the code, whatever its length.
+    const end = bytes - together_bytes;
+    to[end..][0..together_bytes].* = from[end..][0..together_bytes].*;
 }
 
 fn estimate_products(search: *Search, codes: [*]const u8, count: u32) void {
@@ -455,7 +508,7 @@ pub fn on_page(search: *Search, number: u32, view: *const layout.page.View, full
     var from: usize = 0;
     for (search.fresh[0..count], 0..) |id, i| {
         while (table.ids[from] != id) from += 1;
-        @memcpy(codes[i * bytes ..][0..bytes], table.codes[from * bytes ..][0..bytes]);
+        copy_code(codes.ptr + i * bytes, table.codes + from * bytes, bytes);
     }
     estimate_products(search, codes.ptr, count);
     const filter = search.request.filter orelse return insert_fresh(search, &search.list, count);
