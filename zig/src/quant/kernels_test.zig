@@ -444,7 +444,7 @@ test "kernels of product codes agree with the definition, to the bit" {
                 const table = try alloc.alloc(u16, parts * abi.centroids_max);
                 defer alloc.free(table);
                 for (table) |*entry| entry.* = if (parts % 3 == 0) 0xffff else @truncate(prng.next());
-                for ([_]u32{ 0, 1, 2, 13, 64, 127, 201 }) |count| {
+                for ([_]u32{ 0, 1, 2, 13, 64, 88, 127, 201 }) |count| {
                     if (count > 13 and parts % 8 > 1 and parts > 20) continue; // of these some
                     const codes = try alloc.alloc(u8, count * parts);
                     defer alloc.free(codes);

@@ -308,40 +308,40 @@ fn seed_cell(search: *Search, products: *const PageProducts, cell: u32, filter: 
 
 /// Pages around the nearest centers, those with a row that passes.
 fn seed_near_centers(search: *Search, products: *const PageProducts, filter: ?*const Filter) void {
+    @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
     const page_count: u32 = @intCast(products.by_center.len);
     const wanted = filter_plan.cells_looked(search.shared, filter, @max(pages_least, page_count / pages_share), page_count);
-    const seeds = &search.room.walk.?.seeds;
-    var centers: shared_file.Centers = .init(search.shared.center_norms2, &search.query.terms);
-    var looked: u32 = 0;
-    while (centers.next()) |center| {
-        // Rows that pass may all be far from the query.
-        if (looked >= wanted and (filter == null or seeds.len >= search.list.limit)) return;
-        const pages = products.by_center[products.center_starts[center]..products.center_starts[center + 1]];
-        looked += @intCast(pages.len);
-        seed_pages(search, products, pages, filter);
-    }
-}
-
-fn seed_pages(search: *Search, products: *const PageProducts, pages: []const u32, filter: ?*const Filter) void {
-    @setRuntimeSafety(builtin.mode == .Debug); // measured (decisions/0007)
-    const seeds = &search.room.walk.?.seeds;
     const bytes = products.product.parts;
     const codes = search.room.walk.?.products.?.codes;
-    var rest = pages;
-    while (rest.len > 0) {
-        var count: u32 = 0;
-        const some = rest[0..@min(rest.len, Search.fresh_max)];
-        for (some, 0..) |page, i| {
-            if (i + pages_ahead < some.len) @prefetch(codes_of(products, some[i + pages_ahead]), .{});
+    var centers: shared_file.Centers = .init(search.shared.center_norms2, &search.query.terms);
+    var looked: u32 = 0;
+    // Pages of several centers are estimated together.
+    var count: u32 = 0;
+    while (centers.next()) |center| {
+        if (looked >= wanted) {
+            count = seed_pages(search, count);
+            // Rows that pass may all be far from the query.
+            if (filter == null or search.room.walk.?.seeds.len >= search.list.limit) break;
+        }
+        const pages = products.by_center[products.center_starts[center]..products.center_starts[center + 1]];
+        looked += @intCast(pages.len);
+        for (pages, 0..) |page, i| {
+            if (i + pages_ahead < pages.len) @prefetch(codes_of(products, pages[i + pages_ahead]), .{});
             if (filter) |one| if (!page_passes(search, one, page)) continue;
             copy_code(codes.ptr + count * bytes, codes_of(products, page), bytes);
             search.fresh[count] = page;
             count += 1;
+            if (count == Search.fresh_max) count = seed_pages(search, count);
         }
-        estimate_products(search, codes.ptr, count);
-        insert_fresh(search, seeds, count);
-        rest = rest[some.len..];
     }
+    _ = seed_pages(search, count);
+}
+
+/// Those that gathered in `fresh`, with their codes; none is left.
+fn seed_pages(search: *Search, count: u32) u32 {
+    estimate_products(search, search.room.walk.?.products.?.codes.ptr, count);
+    insert_fresh(search, &search.room.walk.?.seeds, count);
+    return 0;
 }
 
 fn seed(search: *Search, products: *const PageProducts, page: u32) void {

@@ -86,6 +86,7 @@ pub fn product_scan(entries: [*]const u16, parts: u32, codes: [*]const u8, count
             scan_blocks(1, entries, parts, codes + @as(usize, done) * parts, out + done);
             done += block;
         }
+        if (count - done >= tail_least and parts <= parts_max) return scan_tail(entries, parts, codes + @as(usize, done) * parts, count - done, out + done);
     }
     const rest = codes + @as(usize, done) * parts;
     switch (parts) {
@@ -124,6 +125,20 @@ const together_parts = 16;
 const Bytes = @Vector(block, u8);
 const Words = @Vector(block / 2, u16);
 const Doublewords = @Vector(together_parts, u32);
+
+/// A block that is not full takes as long as this many codes one by one.
+const tail_least = 24;
+/// Of longer codes tails are added one by one.
+const parts_max = 64;
+
+/// A copy of the last codes makes a full block. Whatever the others are, every byte has an entry.
+noinline fn scan_tail(entries: [*]const u16, parts: usize, codes: [*]const u8, count: u32, out: [*]u32) void {
+    var copy: [block * parts_max]u8 = undefined;
+    @memcpy(copy[0 .. count * parts], codes[0 .. count * parts]);
+    var sums: [block]u32 = undefined;
+    scan_blocks(1, entries, parts, &copy, &sums);
+    @memcpy(out[0..count], sums[0..count]);
+}
 
 inline fn scan_blocks(comptime blocks: u32, entries: [*]const u16, parts: usize, codes: [*]const u8, out: [*]u32) void {
     @setEvalBranchQuota(10_000);
