@@ -1,4 +1,4 @@
-"""``bench confined``: all of the API in a process that the kernel holds to 256 MiB."""
+"""``bench confined``: all of the API in a process that the kernel holds to a little memory."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def _confined(part: str, context: Context) -> Results:
     in_flight = context.options["queries_in_flight"]
     command = [sys.executable, "-m", MODULE, part, str(path), context.data, json.dumps(how), str(in_flight)]
     steps: list[Row] = []
-    with cgroup.limited(int(context.options["limit_mib"]) << 20) as group:
+    limit_mib = int(context.options["limit_mib"])
+    with cgroup.limited(limit_mib << 20) as group:
         with group.popen(command, env=os.environ | _ENVIRONMENT) as process:
             assert process.stdout is not None
             try:
@@ -108,7 +109,13 @@ def _confined(part: str, context: Context) -> Results:
                 code = process.wait()
             finally:
                 process.kill()  # an interrupt leaves nothing in the group
-        return {"steps": steps, "code": code, "peak_bytes": group.peak_bytes, "kills": group.kills}
+        return {
+            "steps": steps,
+            "code": code,
+            "limit_mib": limit_mib,
+            "peak_bytes": group.peak_bytes,
+            "kills": group.kills,
+        }
 
 
 def main() -> None:
@@ -304,7 +311,9 @@ def content(page: Page) -> Iterable[Table]:
             ended = "ended well"
             if result["code"] or result["kills"]:
                 ended = f"**ended with {result['code']}**; the kernel killed {result['kills']}"
-            note = f"The process {ended}. The group's peak was {result['peak_bytes'] / 2**20:.0f} MiB."
+            limit_mib = result.get("limit_mib", page.head["options"]["limit_mib"])
+            peak_mib = result["peak_bytes"] / 2**20
+            note = f"Of {limit_mib} MiB the process took {peak_mib:.0f} at most. It {ended}."
             yield Table(part, STEPS, result["steps"], note)
 
 
@@ -312,11 +321,11 @@ REPORT = Report(
     name="confined",
     help="all of the API in a process that the kernel holds to some memory",
     module=MODULE,
-    title="{dataset} in a process of {options[limit_mib]} MiB",
+    title="{dataset} in a small process",
     about="{n:,} × {dim}, a column of small numbers, vectors stored, memory {options[memory]}, threads "
     "{threads}, {options[queries_in_flight]} queries in flight. Each part of "
-    "the API ran in a process that the kernel held to {options[limit_mib]} MiB (a memory cgroup), the "
-    "interpreter and its libraries included. *Peak* is the most of the process's resident memory during the "
+    "the API ran in a process that the kernel held to a limit (a memory cgroup), the interpreter and its "
+    "libraries included. *Peak* is the most of the process's resident memory during the "
     "step, pages of mapped files too; *own* is the part without a file, at the step's end. {machine_line}",
     content=content,
     head=lambda context: report.head_of(context, probe=False, options=context.options),
