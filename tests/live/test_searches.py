@@ -403,3 +403,24 @@ def test_cosine_distances_of_new_rows_are_those_of_the_format(tmp_path: Path) ->
             nearest = np.sort(wanted, axis=1)[:, :10]
             assert found.distances == pytest.approx(nearest, rel=1e-5, abs=1e-15)
             assert found.ids[0, 0] == 3
+
+
+def test_segments_without_codes_of_records_are_read_beside_one_with_them(
+    tmp_path: Path, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates of records are smaller than those of pages."""
+    monkeypatch.setattr(segment, "SHARE_FLOOR_BYTES", 1)
+    rung = next(one for one in RUNGS if one.record_code_bytes)
+    rows = random.normal(size=(2_400, DIM)).astype(np.float32)
+    path = tmp_path / "i"
+    velo.build(path, rows[:1_600], threads=1, calibrate=False, **rung.build).close()
+    with velo.open(path, memory=rung.share(path), writable=True, threads=1) as index:
+        for part in (rows[1_600:2_000], rows[2_000:]):
+            index.insert(part)
+            index.flush()
+        queries = random.normal(size=(100, DIM)).astype(np.float32)
+        nearest = np.argsort(((queries[:, None] - rows[None]) ** 2).sum(axis=2), axis=1)[:, :10]
+        found = index.search(queries, 10, list_size=24).ids
+        of_segments = nearest >= 1_600
+        hits = (nearest[:, :, None] == found[:, None]).any(axis=2)
+        assert hits[of_segments].mean() > 0.9

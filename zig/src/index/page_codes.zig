@@ -100,6 +100,11 @@ pub const PageProducts = struct {
     pub fn memory_bytes(self: *const PageProducts) u64 {
         return self.memory.bytes.len + self.product_bytes;
     }
+
+    /// Whether memory has a code of each record.
+    pub fn has_records(self: *const PageProducts) bool {
+        return self.record_codes.len > 0;
+    }
 };
 
 /// A file's codes of each page in memory, in one form or the other.
@@ -113,7 +118,7 @@ pub const Loaded = union(enum) {
             .uppers => return true,
             .products => |*found| found,
         };
-        if (own.record_codes.len == 0) return true;
+        if (!own.has_records()) return true;
         for (0..directory.page_count()) |page| if (directory.record_count(@intCast(page)) > own.count) return false;
         return true;
     }

@@ -182,12 +182,17 @@ fn is_bounded(search: *const query_file.Search, known: Reach) bool {
 
 const rows_unbounded = 100;
 
-/// Candidates of all segments that walk stand in one list, as long as that of the largest segment.
+/// Candidates of all segments that walk stand in one list, as long as that of the largest segment. Estimates of records and of pages
+/// do not compare: a page's nearest record is much nearer than its mean. So segments with codes of records have a list of their own.
 fn share_list(subsearches: SegmentSearches) void {
+    for ([_]bool{ false, true }) |has_records| share_list_of(subsearches, has_records);
+}
+
+fn share_list_of(subsearches: SegmentSearches, has_records: bool) void {
     const limit = subsearches.at(0).search.list.limit;
     var held: u64 = 0;
     for (0..subsearches.count()) |i| {
-        if (walk_of(subsearches, i)) |search| held += search.list.len;
+        if (walk_of(subsearches, i, has_records)) |search| held += search.list.len;
     }
     if (held < limit) return;
     // The least distance within which so many are.
@@ -197,19 +202,21 @@ fn share_list(subsearches: SegmentSearches) void {
         const middle = least + @divFloor(most - least, 2);
         var within: u64 = 0;
         for (0..subsearches.count()) |i| {
-            if (walk_of(subsearches, i)) |search| within += lists.count_within(search.list.slice(), @intCast(middle));
+            if (walk_of(subsearches, i, has_records)) |search| within += lists.count_within(search.list.slice(), @intCast(middle));
         }
         if (within >= limit) most = middle else least = middle + 1;
     }
     const bound = lists.distance_of(@intCast(most));
     for (0..subsearches.count()) |i| {
-        if (walk_of(subsearches, i)) |search| search.listed = bound;
+        if (walk_of(subsearches, i, has_records)) |search| search.listed = bound;
     }
 }
 
-fn walk_of(subsearches: SegmentSearches, number: usize) ?*query_file.Search {
+fn walk_of(subsearches: SegmentSearches, number: usize, has_records: bool) ?*query_file.Search {
     const search = &subsearches.at(number).search;
-    return if (search.state == .walk) search else null;
+    if (search.state != .walk) return null;
+    const own = if (search.shared.reader.page_products) |*products| products.has_records() else false;
+    return if (own == has_records) search else null;
 }
 
 const Reach = struct { distance: f32, is_full: bool };

@@ -170,7 +170,7 @@ pub fn begin(search: *Search) void {
     }
     const products = if (reader.page_products) |*found| found else return rank(search, filter);
     walk.room.products.?.query.prepare(&products.product, search.row, reader.codes.form);
-    if (has_records(products)) walk.growth = growth_with_records;
+    if (products.has_records()) walk.growth = growth_with_records;
     const limit = search.list.limit;
     const cell_count: u32 = @intCast(products.cell_places.len);
     if (filter) |one| if (filter_plan.lists_matches(search.shared, one)) {
@@ -179,7 +179,7 @@ pub fn begin(search: *Search) void {
         while (pages.next()) |page| seed(search, products, page);
         return look_at_records(search, products);
     };
-    if (has_records(products)) {
+    if (products.has_records()) {
         room.seeds.reset(seeds_of(products, limit));
         seed_near_centers(search, products, filter);
         return look_at_records(search, products);
@@ -198,20 +198,16 @@ pub fn begin(search: *Search) void {
     search.list.reset(limit);
 }
 
-fn has_records(products: *const PageProducts) bool {
-    return products.record_codes.len > 0;
-}
-
 /// More seeds than a search reads.
 fn seeds_of(products: *const PageProducts, list_size: u32) u32 {
     const page_count: u32 = @intCast(products.by_center.len);
-    const spare = if (has_records(products)) std.math.clamp(page_count / seeds_share, seeds_least, seeds_most) else seeds_spare;
+    const spare = if (products.has_records()) std.math.clamp(page_count / seeds_share, seeds_least, seeds_most) else seeds_spare;
     return @min(2 * list_size + spare, parameters_file.list_size_max);
 }
 
 /// The records of seeds take their places, if memory has their codes.
 fn look_at_records(search: *Search, products: *const PageProducts) void {
-    if (!has_records(products)) return;
+    if (!products.has_records()) return;
     const seeds = &search.room.walk.?.seeds;
     const directory = &search.shared.reader.directory;
     const bytes = products.product.parts;
