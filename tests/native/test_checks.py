@@ -28,6 +28,7 @@ FREED = {
     "search/list.zig": 7,
     "search/query.zig": 4,
     "search/shared.zig": 1,
+    "search/walk.zig": 1,
 }
 
 
