@@ -94,7 +94,7 @@ pub const Segment = struct {
         }
     }
 
-    /// After a query that touched much memory, which the system gets back: the next query there sets the search up anew.
+    /// Returns the memory of a search to the system if its last query used much. The next query sets the search up again.
     pub fn give_back(self: *Segment, place: usize) void {
         if (self.searches[place].search.touched_bytes() < touched_max) return;
         const own = self.memory.bytes[place * self.memory_each ..][0..self.memory_each];

@@ -213,7 +213,7 @@ pub const Visited = struct {
         @memset(self.halves[0][0..size], empty);
     }
 
-    /// Without those of the smaller tables before.
+    /// Size of the current table; smaller tables used before are not counted.
     pub fn touched_bytes(self: *const Visited) usize {
         return @sizeOf(u32) * (@as(usize, self.mask) + 1);
     }

@@ -53,7 +53,7 @@ pub const Room = struct {
         return .{ .neighbors = neighbors, .uppers = try base.alloc_untouched(allocator, f64, count) };
     }
 
-    /// With so many neighbors.
+    /// Bytes used by `count` neighbors.
     pub fn touched_bytes(self: *const Room, count: usize) usize {
         return @min(count, self.neighbors.len) * (@sizeOf(Neighbor) + @sizeOf(f64));
     }

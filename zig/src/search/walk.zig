@@ -55,7 +55,7 @@ const cells_most = 1024;
 /// With codes of records: pages whose codes are compared, where there are so many; later one in `pages_share`.
 const pages_least = 8192;
 const pages_share = 16;
-/// Pages whose codes are loaded before they are compared.
+/// Number of pages by which prefetching is ahead: of page codes, and of codes of records.
 const pages_ahead = 16;
 const records_ahead = 3;
 const cell_pages = layout.headers.PageProducts.cell_pages;
@@ -231,20 +231,20 @@ fn look_at_records(search: *Search, products: *const PageProducts) void {
     seeds.reset(1);
 }
 
-/// Room for the codes of a full page.
+/// The codes of a page's records; the end is unused if the page is not full.
 fn record_codes_of(products: *const PageProducts, page: u32) []const u8 {
     const size = @as(usize, products.count) * products.product.parts;
     return products.record_codes[page * size ..][0..size];
 }
 
-/// Starts to load bytes into the processor's cache: their places are known long before they are used.
+/// Prefetches all cache lines of `bytes`.
 inline fn prefetch(bytes: []const u8) void {
     var at: usize = 0;
     while (at < bytes.len) : (at += std.atomic.cache_line) @prefetch(bytes.ptr + at, .{});
 }
 
-/// Records that gathered in `fresh`, with their codes, none of which is in a list. Only those that enter one count as met: others
-/// are too far, too, when they come with the same code again.
+/// Estimates the first `count` records of `fresh`, which are in no list, and offers them to the lists. Only records that enter a list
+/// are marked as visited. A rejected record may be estimated again, and is rejected again, because the bound of a list never grows.
 fn offer_records(search: *Search, count: u32) void {
     estimate_products(search, search.room.walk.?.products.?.codes.ptr, count);
     if (search.request.excluded != query_file.Request.excluded_none) {
@@ -257,7 +257,7 @@ fn offer_records(search: *Search, count: u32) void {
     }
 }
 
-/// A bit for each of the first `count` that entered a list.
+/// Offers the first `count` vertices to the lists. Returns a bit mask of those that entered one.
 inline fn offer_some(search: *Search, vertices: *const [together]u32, distances: *const [together]f32, count: u32) u32 {
     const filter = search.request.filter orelse return search.list.insert_many(vertices, distances, count);
     var entered = search.state.walk.room.leading.insert_many(vertices, distances, count);
@@ -333,7 +333,7 @@ fn seed_near_centers(search: *Search, products: *const PageProducts, filter: ?*c
     _ = seed_pages(search, count);
 }
 
-/// Those that gathered in `fresh`, with their codes; none is left.
+/// Estimates the first `count` pages of `fresh` and inserts them into the seeds. Returns 0, the number of pages left.
 fn seed_pages(search: *Search, count: u32) u32 {
     estimate_products(search, search.room.walk.?.products.?.codes.ptr, count);
     insert_fresh(search, &search.room.walk.?.seeds, count);
@@ -356,7 +356,7 @@ fn codes_of(products: *const PageProducts, page: u32) [*]const u8 {
     return products.codes.ptr + @as(usize, page) * products.center_count * products.product.parts;
 }
 
-/// `@memcpy` is a call, which takes longer than so few bytes.
+/// Copies a code inline: for so few bytes the call of `@memcpy` costs more than the copy.
 inline fn copy_code(to: [*]u8, from: [*]const u8, bytes: usize) void {
     const together_bytes = 16;
     if (bytes < together_bytes) return @memcpy(to[0..bytes], from[0..bytes]);
