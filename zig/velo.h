@@ -241,7 +241,7 @@ int32_t velo_build_progress_get(velo_build *build, velo_build_progress *progress
 int32_t velo_build_gpu_get(velo_build *build, velo_gpu_info *info_out);
 /* The running call returns VELO_CANCELED soon after. */
 int32_t velo_build_cancel(velo_build *build);
-/* rows_out[vertex] = row, n entries; after run. */
+/* rows_out[vertex] = row, n entries; between run and commit. */
 int32_t velo_build_order(velo_build *build, uint32_t *rows_out);
 /* Third pass, between run and commit, where store_vectors is 2: the same rows in the order of velo_build_order, in chunks of any
  * size. One thread at a time. */

@@ -198,7 +198,7 @@ export fn velo_build_keep(build: ?*Build) i32 {
 export fn velo_build_order(build: ?*Build, rows_out: ?[*]u32) i32 {
     const own = build orelse return common.null_argument("build");
     const out = rows_out orelse return common.null_argument("rows_out");
-    const order = own.builder.order orelse return fail(.invalid_argument, .{ .argument = "build" }, "the order is known after velo_build_run", .{});
+    const order = own.builder.order orelse return fail(.invalid_argument, .{ .argument = "build" }, "the order is known between velo_build_run and velo_build_commit", .{});
     @memcpy(out[0..order.len], order);
     return ok;
 }

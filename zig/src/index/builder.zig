@@ -118,8 +118,9 @@ pub const Builder = struct {
         var rotation = try quant.Rotation.init(allocator, options.dim, options.seed);
         errdefer rotation.deinit(allocator);
         const code_bytes = options.page_geometry(params, 0).code_bytes;
-        const of_centers = quant.Centers.sample_for(options.n, params.dim);
-        const sampled_max = if (code_bytes > 0) @max(of_centers, quant.Product.sample_for(options.n, params.dim)) else of_centers;
+        const room_bytes = option_room.sample_room_bytes(options);
+        const of_centers = quant.Centers.sample_for(options.n, params.dim, room_bytes);
+        const sampled_max = if (code_bytes > 0) @max(of_centers, quant.Product.sample_for(options.n, params.dim, room_bytes)) else of_centers;
         const sample = try base.alloc_untouched(allocator, f32, @as(usize, sampled_max) * params.dim);
         errdefer base.free_untouched(allocator, sample);
         const encoders = try allocator.alloc(EncodeThread, @max(1, options.threads));
@@ -170,7 +171,7 @@ pub const Builder = struct {
         if (removed and !self.committed and self.made_folder) std.fs.cwd().deleteDir(self.path) catch {};
         for (self.encoders) |*encoder| encoder.deinit(allocator);
         allocator.free(self.encoders);
-        if (self.order) |order| allocator.free(order);
+        self.forget_order();
         if (self.placed_vectors) |*vectors| vectors.deinit();
         self.close_warm_start_codes();
         if (self.warm_start) |*warm_start| warm_start.deinit(allocator);
@@ -217,8 +218,17 @@ pub const Builder = struct {
         }
         if (self.plan.partitions == 0) return;
         self.plan.goes_on = false;
-        const beside = warm_start.beside(self.options.degree) orelse return;
-        if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| self.plan = plan;
+        if (warm_start.beside(self.options.degree)) |beside| if (option_room.plan_beside(self.options, self.params.dim, beside)) |plan| {
+            self.plan = plan;
+        };
+        self.drop_unused_warm_start();
+    }
+
+    /// Partitions that do not go on from a graph need nothing of it but its codes, until rows are encoded.
+    fn drop_unused_warm_start(self: *Builder) void {
+        if (self.plan.partitions == 0 or self.plan.goes_on or self.warm_start_codes != null) return;
+        if (self.warm_start) |*warm_start| warm_start.deinit(self.allocator);
+        self.warm_start = null;
     }
 
     fn close_warm_start_codes(self: *Builder) void {
@@ -353,7 +363,7 @@ pub const Builder = struct {
 
     /// Of the input and the options.
     fn input_identity(self: *const Builder) u64 {
-        return base.checksum(std.mem.asBytes(&[_]u64{ resume_room.version, layout.format_version, self.options.identity(), self.content, self.coded_like }));
+        return base.checksum(std.mem.asBytes(&[_]u64{ resume_room.version, layout.format_version, self.options.identity(), self.content, self.coded_like, self.sampled }));
     }
 
     /// Of all that follows from encoding: builds on several threads share nothing but their input.
@@ -519,6 +529,7 @@ pub const Builder = struct {
         }
         const n = self.options.n;
         self.close_warm_start_codes();
+        self.drop_unused_warm_start();
         if (self.written != null) return self.control.enter(.commit, n);
         if (self.plan.partitions > 0) try self.run_partitioned(diagnostic) else try self.run_whole(diagnostic);
         if (!self.options.transient) try resume_room.save_written(self.allocator, self.dir, self.identity(), &self.written.?, diagnostic);
@@ -566,7 +577,8 @@ pub const Builder = struct {
         return self.options.page_geometry(self.params, self.salt);
     }
 
-    fn write_index(self: *Builder, neighbors: writer.Neighbors, entry_row: u32, placed: *const resume_room.Placed, diagnostic: *Diagnostic) Error!void {
+    /// Takes the order of the placement.
+    fn write_index(self: *Builder, neighbors: writer.Neighbors, entry_row: u32, placed: *resume_room.Placed, diagnostic: *Diagnostic) Error!void {
         const n = self.options.n;
         self.control.enter(.write, n);
         self.written = try writer.write(.{
@@ -607,7 +619,13 @@ pub const Builder = struct {
             .centers = &self.centers.?,
             .control = &self.control,
         }, diagnostic);
-        self.order = try self.allocator.dupe(u32, placed.placement.order);
+        self.order = placed.placement.order;
+        placed.placement.order = &.{};
+    }
+
+    fn forget_order(self: *Builder) void {
+        if (self.order) |order| base.free_untouched(self.allocator, order);
+        self.order = null;
     }
 
     /// With `vectors_last`, after `run`: the rows again, in the order of their vertices. So they are written once.
@@ -708,6 +726,7 @@ pub const Builder = struct {
         // Marker and small work files stay until the build is closed: until then it may be taken over, and finished.
         try files.replace(self.dir, layout.manifest.file_name, text, diagnostic);
         self.committed = true;
+        self.forget_order();
         self.control.enter(.done, o.n);
     }
 };
@@ -1212,6 +1231,7 @@ pub const Partitions = struct {
             defer parts.deinit();
             try self.merge(&parts, offsets);
         }
+        self.clusters.forget_guests(allocator);
         try self.connect();
         return self;
     }
@@ -1228,8 +1248,8 @@ pub const Partitions = struct {
         errdefer rows.deinit(self.allocator);
         var count: usize = 0;
         for (0..2) |turn| {
-            for (self.clusters.homes, self.clusters.guests, 0..) |home, guest, row| {
-                if (home != partition and !(guests_too and guest == partition)) continue;
+            for (self.clusters.homes, 0..) |home, row| {
+                if (home != partition and !(guests_too and self.clusters.guests[row] == partition)) continue;
                 if (turn == 0) count += 1 else rows.appendAssumeCapacity(@intCast(row));
             }
             if (turn == 0) try rows.ensureTotalCapacityPrecise(self.allocator, count);
@@ -1523,8 +1543,8 @@ pub const Partitions = struct {
         }
     };
 
-    /// `ranks`: where a row stands among the homes of its partition. `sizes`: of all records, by row, once they are known.
-    fn load_homes(self: *Partitions, partition: usize, ranks: []const u32, sizes: ?[]const u16) Error!?Loaded {
+    /// `ranks`: where a row stands among the homes of its partition.
+    fn load_homes(self: *Partitions, partition: usize, ranks: []const u32, sizes: Sizes) Error!?Loaded {
         const allocator = self.allocator;
         const degree = self.builder.options.degree;
         const rows = try self.members(partition, false);
@@ -1549,7 +1569,11 @@ pub const Partitions = struct {
         const homes = self.clusters.homes;
         for (rows, local.degrees, own_sizes, 0..) |row, *local_degree, *size, member| {
             const list = try self.lists.read(row, self.diagnostic);
-            size.* = if (sizes) |known| known[row] else size_guess(self.builder, list.len);
+            size.* = switch (sizes) {
+                .guessed => size_guess(self.builder, list.len),
+                .alike => |bytes| bytes,
+                .by_row => |known| known[row],
+            };
             const own_list = local.row(@intCast(member));
             local_degree.* = 0;
             for (list) |neighbor| if (homes[neighbor] == partition) {
@@ -1593,28 +1617,36 @@ pub const Partitions = struct {
             }
         }
         const threshold = try self.affinity_threshold();
-        if (self.builder.options.places_once) return self.place_with(ranks, null, threshold);
+        if (self.builder.options.places_once) return self.place_with(ranks, .guessed, threshold);
+        if (!sizes_vary(self.builder)) return self.place_with(ranks, .{ .alike = size_guess(self.builder, 0) }, threshold);
         const sizes = try base.alloc_untouched(allocator, u16, self.n);
         defer base.free_untouched(allocator, sizes);
-        if (sizes_vary(self.builder)) {
+        {
             const order = try self.draft_order(ranks);
             defer base.free_untouched(allocator, order);
             try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, order, self.builder.page_geometry(), sizes, self.diagnostic);
-        } else @memset(sizes, size_guess(self.builder, 0));
-        return self.place_with(ranks, sizes, threshold);
+        }
+        return self.place_with(ranks, .{ .by_row = sizes }, threshold);
     }
 
     fn draft_order(self: *Partitions, ranks: []const u32) Error![]u32 {
         if (self.builder.plan.goes_on) return self.builder.warm_start.?.order(self.allocator, self.n, .{ .rows = &self.lists }, self.diagnostic);
-        const draft = try self.place_with(ranks, null, null);
+        const draft = try self.place_with(ranks, .guessed, null);
         base.free_untouched(self.allocator, draft.placement.page_first);
         base.free_untouched(self.allocator, draft.colors);
         return draft.placement.order;
     }
 
-    /// Without sizes they come from experience, and no vertices change places. Records get colors with a `threshold`, within which
-    /// vectors are affine.
-    fn place_with(self: *Partitions, ranks: []const u32, sizes: ?[]const u16, threshold: ?f32) Error!resume_room.Placed {
+    /// Bytes of records in pages.
+    const Sizes = union(enum) {
+        /// From experience, by the length of lists: no vertices change places.
+        guessed,
+        alike: u16,
+        by_row: []const u16,
+    };
+
+    /// Records get colors with a `threshold`, within which vectors are affine.
+    fn place_with(self: *Partitions, ranks: []const u32, sizes: Sizes, threshold: ?f32) Error!resume_room.Placed {
         const allocator = self.allocator;
         self.builder.control.enter(.place, self.n);
         var order: std.ArrayList(u32) = try .initCapacity(allocator, self.n);
@@ -1626,7 +1658,7 @@ pub const Partitions = struct {
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
             defer loaded.deinit(allocator);
-            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, sizes == null, self.diagnostic);
+            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, sizes == .guessed, self.diagnostic);
             defer placement.deinit(allocator);
             const first: u32 = @intCast(order.items.len);
             if (threshold) |within| {

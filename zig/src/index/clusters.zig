@@ -29,6 +29,12 @@ pub const Clusters = struct {
     /// A tree of all partitions: of each its parent, `nowhere` for the entry. From one branch to the next it leads nearer.
     parents: []u16,
 
+    /// Graphs are joined; homes are enough to place rows.
+    pub fn forget_guests(self: *Clusters, allocator: std.mem.Allocator) void {
+        base.free_untouched(allocator, self.guests);
+        self.guests = &.{};
+    }
+
     pub fn deinit(self: *Clusters, allocator: std.mem.Allocator) void {
         allocator.free(self.hubs);
         base.free_untouched(allocator, self.parents);

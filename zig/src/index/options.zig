@@ -210,6 +210,11 @@ pub fn memory_least(options: Options, dim_code: u32) u64 {
     return @min(memory_whole(options, dim_code), options.n * row_bytes + partition);
 }
 
+/// For the rows that a build samples: the memory of its later stages is not in use yet, but their training takes as much again.
+pub fn sample_room_bytes(options: Options) u64 {
+    return if (options.memory_bytes == 0) std.math.maxInt(u64) else options.memory_bytes / 4;
+}
+
 fn members_for(n: u64, partitions: u64) u64 {
     return @intFromFloat(@ceil(2 * room_share * @as(f64, @floatFromInt(n)) / @as(f64, @floatFromInt(partitions))));
 }

@@ -81,7 +81,7 @@ pub const GrowingFile = struct {
     bytes: u64 = 0,
     hash: std.hash.XxHash3 = .init(0),
 
-    const buffer_bytes = 1 << 20;
+    const buffer_bytes = 1 << 17;
 
     /// The size of a file, and its checksum.
     pub const Mark = extern struct { bytes: u64 = 0, checksum: u64 = 0 };

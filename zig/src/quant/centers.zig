@@ -29,9 +29,9 @@ pub const Centers = struct {
         return @intCast(std.math.clamp(n / vectors_each, 1, base.limits.centers_max));
     }
 
-    /// Rows that `train` should see of n.
-    pub fn sample_for(n: u64, dim: u32) u32 {
-        const room = sample_bytes_max / (@as(u64, dim) * @sizeOf(f32));
+    /// Rows that `train` should see of n, within `room_bytes` if these hold enough.
+    pub fn sample_for(n: u64, dim: u32, room_bytes: u64) u32 {
+        const room = @min(room_bytes, sample_bytes_max) / (@as(u64, dim) * @sizeOf(f32));
         const wanted = @min(@max(n / 8, sample_min), sample_max, room);
         return @intCast(@min(n, @max(wanted, sample_each * @as(u64, count_for(n)))));
     }
@@ -226,8 +226,11 @@ test "there are as many centers as vectors can pay for" {
         const count = Centers.count_for(n);
         try std.testing.expect(count >= 1 and count <= base.limits.centers_max and count <= @max(1, n / 256));
         for ([_]u32{ 16, 128, 8192 }) |dim| {
-            const sample = Centers.sample_for(n, dim);
-            try std.testing.expect(sample >= count and sample <= n);
+            for ([_]u64{ 0, 4 << 20, std.math.maxInt(u64) }) |room_bytes| {
+                const sample = Centers.sample_for(n, dim, room_bytes);
+                try std.testing.expect(sample >= count and sample <= n);
+                try std.testing.expect(sample <= Centers.sample_each * count or @as(u64, sample) * dim * @sizeOf(f32) <= room_bytes);
+            }
         }
     }
 }

@@ -54,9 +54,9 @@ pub const Product = struct {
         return std.math.floorPowerOfTwo(u32, @intCast(std.math.clamp(n / rows_each, centroids_min, centroids_max)));
     }
 
-    /// Rows that `train` should see of n.
-    pub fn sample_for(n: u64, dim: u32) u32 {
-        const room: u64 = sample_bytes_max / (@as(u64, dim) * @sizeOf(f32));
+    /// Rows that `train` should see of n, within `room_bytes` if these hold enough.
+    pub fn sample_for(n: u64, dim: u32, room_bytes: u64) u32 {
+        const room: u64 = @min(room_bytes, sample_bytes_max) / (@as(u64, dim) * @sizeOf(f32));
         return @intCast(@min(n, std.math.clamp(room, sample_min, sample_max)));
     }
 

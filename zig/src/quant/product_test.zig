@@ -216,8 +216,9 @@ test "lengths of product codes by dimensions" {
     for ([_][2]u32{ .{ 1, 1 }, .{ 7, 7 }, .{ 64, 8 }, .{ 96, 16 }, .{ 128, 16 }, .{ 384, 32 }, .{ 1536, 48 }, .{ 8192, 64 } }) |pair| {
         try testing.expectEqual(pair[1], Product.parts_for(pair[0]));
     }
-    for ([_]u32{ 1, 128, 1536, 8192 }) |dim| for ([_]u64{ 1, 1000, 1 << 40 }) |n| {
-        const sample = Product.sample_for(n, dim);
+    for ([_]u32{ 1, 128, 1536, 8192 }) |dim| for ([_]u64{ 1, 1000, 1 << 40 }) |n| for ([_]u64{ 0, 4 << 20, std.math.maxInt(u64) }) |room_bytes| {
+        const sample = Product.sample_for(n, dim, room_bytes);
         try testing.expect(sample >= 1 and sample <= @min(n, 1 << 14));
+        try testing.expect(sample <= 1 << 12 or @as(u64, sample) * dim * @sizeOf(f32) <= room_bytes);
     };
 }
