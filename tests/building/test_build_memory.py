@@ -148,7 +148,7 @@ PROGRAM = """
 
     options = BuildOptions(degree=120, links_kept=8, build_list_size=16, threads=2, calibrate=False)
     rows = as_source(synthetic_vectors(int(sys.argv[3]), 16, seed=5))
-    warm_start = WarmStart(Path(sys.argv[4]), np.load(sys.argv[5])) if len(sys.argv) > 4 else None
+    warm_start = WarmStart(Path(sys.argv[4]), lambda: np.load(sys.argv[5])) if len(sys.argv) > 4 else None
     budget = int(sys.argv[2]) or None
     build_shard(sys.argv[1], rows, options, build_memory=budget, warm_start=warm_start, watch=watch)
     print(peak - base)

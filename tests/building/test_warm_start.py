@@ -35,7 +35,8 @@ def warm_start_of(path: Path, gone: AnyArray) -> tuple[WarmStart, AnyArray]:
     place = np.full(ROWS, GONE, np.uint32)
     place[left] = np.arange(len(left))
     with velo.open(path) as index:
-        return WarmStart(path, place[vertices_of(index, np.arange(ROWS))]), left
+        rows = place[vertices_of(index, np.arange(ROWS))]
+        return WarmStart(path, lambda: rows), left
 
 
 def recall(index: velo.Index, queries: AnyArray, base: AnyArray, metric: str) -> float:
@@ -116,7 +117,7 @@ def test_an_unusable_former_index_is_refused(tmp_path: Path) -> None:
     def refused(error: type[Exception], said: str, path: Path, places: AnyArray, **changes: Any) -> None:
         other = BuildOptions(**{"degree": 16, "links_kept": 16, "threads": 1, "calibrate": False} | changes)
         with pytest.raises(error, match=said):
-            build_shard(tmp_path / "on", as_source(rows), other, warm_start=WarmStart(path, places))
+            build_shard(tmp_path / "on", as_source(rows), other, warm_start=WarmStart(path, lambda: places))
         assert not (tmp_path / "on").exists()
 
     refused(errors.InvalidArgumentError, "vertex 6 of the former index", warm_start, twice)
@@ -137,7 +138,7 @@ def test_an_unusable_former_index_is_refused(tmp_path: Path) -> None:
                 tmp_path / "on",
                 as_source(rows),
                 options,
-                warm_start=WarmStart(warm_start, own),
+                warm_start=WarmStart(warm_start, lambda: own),
                 build_memory=build_memory,
             )
         assert (caught.value.file, caught.value.page) == ("pages.bin", 2)

@@ -20,7 +20,7 @@ from velo import _native, errors
 from velo.building.calibration import calibrate as calibrate_index
 from velo.building.calibration import store_calibration
 from velo.folder.flow import ColumnSource
-from velo.folder.ids import FILE_NAME, IdColumn, given_ids, write_ids
+from velo.folder.ids import FILE_NAME, IdColumn, IdsOfRows, given_ids, write_ids
 from velo.folder.manifest import MANIFEST_FILE, read_manifest
 from velo.folder.metadata import (
     COLUMNS_FILE,
@@ -110,7 +110,8 @@ def build_shard(
     """Build an index over the rows `start` to `stop` of a source, without opening it.
 
     `ids`, `metadata`, `build_memory`, `overwrite` and `resume` are those of :func:`velo.build`, for these
-    rows alone; without ids the rows' numbers in the whole source are used.
+    rows alone; without ids the rows' numbers in the whole source are used. `ids` may be a function, too, that
+    is called with rows when these are placed.
 
     `search_bytes`: Memory of the index once it is searched. The measurement gets as much, however little
       the build has: without it nothing is known of recall.
@@ -128,7 +129,7 @@ def build_shard(
         raise errors.DimensionMismatchError("the vectors have no dimensions", argument="vectors")
     options = options.for_vectors(stop - start, dim)
     dtype = native_dtype(source.dtype)
-    column = None if ids is None else given_ids(ids, stop - start)
+    column = ids if ids is None or callable(ids) else given_ids(ids, stop - start)
     is_flow = metadata is None or isinstance(metadata, ColumnSource)
     table = metadata if is_flow else given_metadata(metadata, stop - start)
     if text is not None:
@@ -210,10 +211,13 @@ def build_shard(
 
 @dataclass(frozen=True)
 class WarmStart:
-    """An index whose graph another one starts from."""
+    """An index whose graph another one starts from.
+
+    `rows`: Returns the row in the new one of each vertex; the greatest number: it has none.
+    """
 
     path: Path
-    rows: AnyArray
+    rows: Callable[[], AnyArray]
 
 
 class _Build:
@@ -290,7 +294,7 @@ class _Build:
 
     def go_on_from(self, warm_start: WarmStart) -> None:
         """The graph starts with the lists of another index."""
-        rows = np.ascontiguousarray(warm_start.rows, np.uint32)
+        rows = np.ascontiguousarray(warm_start.rows(), np.uint32)
         status = _native.lib.velo_build_warm_start(
             self._handle, os.fsencode(warm_start.path), _native.pointer("uint32_t", rows), len(rows)
         )
@@ -391,7 +395,7 @@ class _Build:
     def commit(
         self,
         rows: AnyArray,
-        ids: IdColumn | None,
+        ids: IdColumn | IdsOfRows | None,
         table: GivenMetadata | ColumnSource | None,
         watch: Watch | None,
         *,
@@ -460,12 +464,12 @@ def build_segment(
     path: Path,
     vectors: Any,
     *,
-    ids: Any,
+    ids: IdsOfRows,
     metadata: Any,
     metric: int,
     like: Segment | None,
     calibration: Mapping[str, Any] | None,
-    warm_start: tuple[Path, AnyArray] | None,
+    warm_start: WarmStart | None,
     is_interim: bool,
     store_vectors: bool,
     threads: int | None,
@@ -526,7 +530,7 @@ def build_segment(
         transient=not resume,
         calibration=calibration,
         is_interim=is_interim,
-        warm_start=None if warm_start is None else WarmStart(*warm_start),
+        warm_start=warm_start,
         decoded=not store_vectors,
         nice=nice,
         gives_way=gives_way,

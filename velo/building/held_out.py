@@ -14,8 +14,11 @@ from velo.types import AnyArray, Float64Array, Int64Array
 #: In the place of a query's row: it is none.
 NO_ROW = -1
 
-#: Elements of the matrix of distances computed at once; what is sorted of them takes some 80 bytes each.
+#: Elements of the matrix of distances computed at once.
 _BLOCK_ELEMENTS = 1 << 17
+
+#: Queries whose neighbors are updated at once: what is sorted of the distances takes some 80 bytes each.
+_TAKEN_QUERIES = 100
 
 #: Queries whose hits are counted at once: some 100 bytes a neighbor.
 _HITS_QUERIES = 100
@@ -158,7 +161,9 @@ def exact_neighbors(
         # Of the first rows all are near enough: a few at a time, for sorting them takes memory.
         step = kept if first_row == 0 else distances.shape[1]
         for at in range(0, distances.shape[1], step):
-            best.take(distances[:, at : at + step], first_row + at)
+            for first in range(0, len(rows), _TAKEN_QUERIES):
+                some = slice(first, first + _TAKEN_QUERIES)
+                best.take(some, distances[some, at : at + step], first_row + at)
         if watch is not None:
             watch(first_row + distances.shape[1])
     slack = _EQUAL * np.maximum(lengths, np.abs(best.distances).max(axis=1, where=best.rows >= 0, initial=0))
@@ -239,25 +244,25 @@ class _Nearest:
         self.rows: Int64Array = np.full((queries, kept), -1, np.int64)
         self.distances: Float64Array = np.full((queries, kept), np.inf)
 
-    def take(self, distances: Float64Array, first_row: int) -> None:
-        """Distances of the next rows, of shape (queries, rows)."""
-        query, column = np.nonzero(distances < self.distances[:, -1:])
+    def take(self, some: slice, distances: Float64Array, first_row: int) -> None:
+        """Distances of some queries to the next rows, of shape (queries, rows)."""
+        query, column = np.nonzero(distances < self.distances[some, -1:])
         if len(query) == 0:
             return
         # Candidates near enough, a row for each query: mostly few, but everything in the first block.
-        counts = np.bincount(query, minlength=len(self.rows))
+        counts = np.bincount(query, minlength=len(distances))
         place = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
-        fresh = np.full((len(self.rows), counts.max()), np.inf)
+        fresh = np.full((len(distances), counts.max()), np.inf)
         rows = np.full(fresh.shape, -1, np.int64)
         fresh[query, place] = distances[query, column]
         rows[query, place] = first_row + column
         kept = self.rows.shape[1]
-        everything = np.concatenate([self.distances, fresh], axis=1)
-        all_rows = np.concatenate([self.rows, rows], axis=1)
+        everything = np.concatenate([self.distances[some], fresh], axis=1)
+        all_rows = np.concatenate([self.rows[some], rows], axis=1)
         if everything.shape[1] > 4 * kept:
             order = np.argpartition(everything, kept - 1, axis=1)[:, :kept]
             everything = np.take_along_axis(everything, order, axis=1)
             all_rows = np.take_along_axis(all_rows, order, axis=1)
         order = np.argsort(everything, axis=1, kind="stable")[:, :kept]
-        self.distances = np.take_along_axis(everything, order, axis=1)
-        self.rows = np.take_along_axis(all_rows, order, axis=1)
+        self.distances[some] = np.take_along_axis(everything, order, axis=1)
+        self.rows[some] = np.take_along_axis(all_rows, order, axis=1)

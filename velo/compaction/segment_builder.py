@@ -27,8 +27,8 @@ from velo.segments.segment import Segment, segment_bytes
 from velo.segments.view import View
 from velo.types import Memory
 
-#: Bytes that a merge keeps of each row: its vertex, its id, its row in the new segment.
-_KEPT_BYTES: Final = 20
+#: Bytes that a merge keeps of each row: its vertex, and its row in the new segment until the library has it.
+_KEPT_BYTES: Final = 8
 
 #: A segment with less than this share of the rows of another one is interim: it is searched with the list of
 #: that one, and merged into it.
@@ -259,7 +259,7 @@ class SegmentBuilder:
         build_segment(
             folder,
             vectors,
-            ids=sources.ids(),
+            ids=sources.ids,
             metadata=sources.metadata(),
             metric=int(self._folder.live.info().metric),
             like=like,

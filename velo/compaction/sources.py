@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from velo.building.build import WarmStart
+from velo.filters.arrow_values import arrow_of
 from velo.folder.flow import ColumnSource, StoredRows
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.metadata import as_given
@@ -49,7 +51,7 @@ class SourceRows(RandomSource):
         self._vertices = vertices
         self._dtype = dtype
         segments = sum(segment.n for segment in view.segments)
-        self._stored = vertices[: np.searchsorted(vertices, segments)]
+        self._stored = vertices[: int(_places(vertices, [segments])[0])]
         self._added = vertices[len(self._stored) :] - segments
         self._shape = len(vertices), view.shape.dim
 
@@ -92,7 +94,7 @@ class SourceColumns(ColumnSource):
     def stored(self, name: str) -> list[StoredRows]:
         stores = self._columns.stores if isinstance(self._columns, ChunkedColumns) else [self._columns]
         starts = np.cumsum([0, *(store.row_count for store in stores)])
-        bounds = np.searchsorted(self._vertices, starts)
+        bounds = _places(self._vertices, starts)
         return [
             self._rows_of(store, name, int(start), int(first), int(last))
             for store, start, first, last in zip(stores, starts, bounds, bounds[1:], strict=False)
@@ -121,6 +123,7 @@ class Sources:
     """The sources of a new segment: some of the segments of a view, its delta, or both.
 
     `segments`: The segments that it replaces, ascending.
+    `vertices`: Of the view, ascending, in the type that :func:`_as_vertices` gives.
     """
 
     view: View
@@ -139,7 +142,8 @@ class Sources:
             taken[starts[segment] : starts[segment + 1]] = True if rows is None else rows.matches()
         if with_delta:
             taken[starts[-1] :] = view.delta_alive
-        return cls(view, names, segments, np.flatnonzero(taken), with_delta and view.native.delta_rows > 0)
+        vertices = _as_vertices(np.flatnonzero(taken), view.n)
+        return cls(view, names, segments, vertices, with_delta and view.native.delta_rows > 0)
 
     @property
     def count(self) -> int:
@@ -171,8 +175,9 @@ class Sources:
     def vectors(self) -> SourceRows:
         return SourceRows(self.view, self.vertices, self.dtype)
 
-    def ids(self) -> Any:
-        return self.view.ids.of(self.vertices)
+    def ids(self, rows: AnyArray) -> Any:
+        """The ids of some of its rows."""
+        return self.view.ids.of(self.vertices[rows])
 
     def metadata(self) -> SourceColumns | None:
         """The rows' columns, or None."""
@@ -202,8 +207,8 @@ class Sources:
         of = max(coded, key=lambda segment: segment.n) if coded else self.view.largest
         return None if of is None or (of.is_interim and not coded) else of.calibration
 
-    def warm_start(self, folder: Path, *, is_interim: bool) -> tuple[Path, AnyArray] | None:
-        """The largest of these segments, and the row in the new one of each of its vertices.
+    def warm_start(self, folder: Path, *, is_interim: bool) -> WarmStart | None:
+        """The largest of these segments.
 
         Only an interim segment starts from the graph of an interim one.
         """
@@ -212,16 +217,20 @@ class Sources:
         number = max(self.segments, key=lambda segment: self.view.segments[segment].n)
         if self.view.segments[number].is_interim and not is_interim:
             return None
+        return WarmStart(folder / self.names[number], lambda: self._new_rows(number))
+
+    def _new_rows(self, number: int) -> AnyArray:
+        """The row in the new segment of each vertex of a segment."""
         first, own = self._rows_of(number)
         rows = np.full(self.view.segments[number].n, _GONE, np.uint32)
-        rows[self.vertices[own] - first] = np.arange(own.start, own.stop)
-        return folder / self.names[number], rows
+        rows[self.vertices[own] - first] = np.arange(own.start, own.stop, dtype=np.uint32)
+        return rows
 
     @property
     def of_delta(self) -> Sources:
         """The rows of the delta alone."""
         first = sum(segment.n for segment in self.view.segments)
-        return replace(self, segments=[], vertices=self.vertices[np.searchsorted(self.vertices, first) :])
+        return replace(self, segments=[], vertices=self.vertices[int(_places(self.vertices, [first])[0]) :])
 
     def moved(self, view: View, names: list[str], segment: str | None) -> Sources:
         """The same rows in a later view: those of the delta became this segment, if there were any."""
@@ -235,7 +244,7 @@ class Sources:
             view,
             names,
             [*self.segments, number],
-            np.concatenate([stored, np.arange(first, first + added)]),
+            np.concatenate([stored, _as_vertices(np.arange(first, first + added), view.n)]),
             with_delta=False,
         )
 
@@ -252,8 +261,18 @@ class Sources:
     def _rows_of(self, number: int) -> tuple[int, slice]:
         """The first vertex of a segment, and where its rows are among those that are taken."""
         first = sum(segment.n for segment in self.view.segments[:number])
-        start, stop = np.searchsorted(self.vertices, [first, first + self.view.segments[number].n])
+        start, stop = _places(self.vertices, [first, first + self.view.segments[number].n])
         return first, slice(int(start), int(stop))
+
+
+def _as_vertices(values: AnyArray, rows: int) -> AnyArray:
+    """Vertices of a view with so many rows, in as few bytes as hold them."""
+    return values.astype(np.uint32 if rows <= 1 << 32 else np.int64)
+
+
+def _places(vertices: AnyArray, bounds: Any) -> AnyArray:
+    """The number of vertices, ascending, below each bound. Bounds of another type would copy all vertices."""
+    return np.searchsorted(vertices, np.asarray(bounds, vertices.dtype))
 
 
 _STEM: Final = "merge-"
@@ -328,7 +347,9 @@ class MergeCheckpoint:
         for number, (_, rows) in zip(segments, self.segments, strict=True):
             vertices.append(starts[number] + np.flatnonzero(bits[at : at + rows]))
             at += -(-rows // 64) * 64
-        return Sources(view, names, segments, np.concatenate(vertices), with_delta=False)
+        return Sources(
+            view, names, segments, _as_vertices(np.concatenate(vertices), view.n), with_delta=False
+        )
 
     def remove(self) -> None:
         """It ended, or cannot go on."""
@@ -436,9 +457,13 @@ class LargeRows(GivenRows):
         has_columns = table is not None and len(shape.schema) > 0
         self.metadata = as_given(table.columns, shape.schema) if has_columns else None
 
-    def ids_from(self, first_row: int) -> Any:
-        """Their ids; those that the index numbers begin so."""
-        return np.arange(first_row, first_row + self.count) if self.is_numbered else self._column
+    def ids_of(self, rows: AnyArray, first_row: int) -> Any:
+        """The ids of some of them; those that the index numbers begin at `first_row`."""
+        if self.is_numbered:
+            return rows.astype(np.int64) + first_row
+        return (
+            self._column[rows] if isinstance(self._column, np.ndarray) else self._column.take(arrow_of(rows))
+        )
 
 
 @dataclass(frozen=True)
@@ -484,8 +509,9 @@ class SegmentOfCall:
     def vectors(self) -> Source:
         return self.rows.vectors
 
-    def ids(self) -> Any:
-        return self.rows.ids_from(self.first_row)
+    def ids(self, rows: AnyArray) -> Any:
+        """The ids of some of its rows."""
+        return self.rows.ids_of(rows, self.first_row)
 
     def metadata(self) -> Any:
         """The rows' columns, or None."""

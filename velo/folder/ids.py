@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from velo.errors import CorruptIndexError, DuplicateIdError, InvalidArgumentError, UnknownIdError
 from velo.filters.arrow_values import arrow_of, is_string, numpy_of, texts_of, valid_of
 from velo.folder.replace import durable_file
-from velo.folder.stored import check_permutation, damage, mapped_batch, released_batch
+from velo.folder.stored import check_permutation, damage, mapped_batch, released_batch, unnamed_array
 from velo.types import AnyArray, Int64Array
 
 FILE_NAME = "ids.arrow"
@@ -28,8 +28,8 @@ _PAGE_STEP = 1024
 #: Lookups after which resident pages of a mapped file are given back. Linux maps 64 KiB or more for each.
 _LOOKUPS_RESIDENT = 16
 
-#: Ids whose order is written at once: temporary arrays stay small.
-_ORDERED_AT_ONCE = 1 << 16
+#: Ids that are placed or ordered at once: temporary arrays stay small.
+_IDS_AT_ONCE = 1 << 16
 
 _ID_MAX = int(np.iinfo(np.int64).max)
 
@@ -38,6 +38,8 @@ NO_ID = -1
 
 #: A checked column of ids: int64, or an Arrow array of large strings (``Any`` to the stubs of pyarrow).
 IdColumn: TypeAlias = Int64Array | Any
+#: The ids of some rows.
+IdsOfRows: TypeAlias = Callable[[AnyArray], IdColumn]
 
 
 def given_ids(ids: Any, row_count: int) -> IdColumn:
@@ -167,7 +169,7 @@ def _shown(column: IdColumn, row: int) -> str:
     return str(int(column[row])) if isinstance(column, np.ndarray) else repr(column[row].as_py())
 
 
-def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: int = 0) -> str:
+def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray, first_row: int = 0) -> str:
     """Write ``ids.arrow`` in placement order, and return the kind: "row", "int64" or "string".
 
     `column` is None for row numbers, which begin at `first_row`; ``rows[vertex]`` is the vertex's row of the
@@ -180,6 +182,12 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
         placed: Any = arrow_of(numbers)
     elif isinstance(column, np.ndarray):
         kind, placed = "int64", arrow_of(column[rows])
+    elif callable(column):
+        some: list[Any] = [
+            _column(column(rows[start : start + _IDS_AT_ONCE])) for start in range(0, len(rows), _IDS_AT_ONCE)
+        ]
+        kind = "int64" if isinstance(some[0], np.ndarray) else "string"
+        placed = arrow_of(np.concatenate(some)) if kind == "int64" else pa.concat_arrays(some)
     else:
         kind, placed = "string", column.take(arrow_of(rows))
         if isinstance(placed, pa.ChunkedArray):
@@ -196,17 +204,22 @@ def write_ids(folder: Path, column: IdColumn | None, rows: AnyArray, first_row: 
 class Ids:
     """The ids of an open index, mapped from its file. `kind_known`: some row has decided the kind.
 
-    `is_released`: Few of the file's pages stay resident. Each lookup takes a few microseconds more.
+    `is_released`: Few of the file's pages stay resident, and the order of ids is in a file, too, if the
+      folder takes one. Each lookup takes a few microseconds more.
     """
 
     kind_known: bool = True
+    _folder: Path | None = None
+    #: Pages of both stay resident during a call alone.
     _mapped: mmap.mmap | None = None
+    _mapped_order: mmap.mmap | None = None
 
     def __init__(
         self, folder: Path, row_count: int, first_row: int = 0, *, is_released: bool = False
     ) -> None:
         self.first_row = first_row
         if is_released:
+            self._folder = folder
             batch, self._mapped = released_batch(folder / FILE_NAME)
         else:
             batch = mapped_batch(folder / FILE_NAME)
@@ -338,6 +351,14 @@ class Ids:
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
         """At most `most` vertices in the order of their ids, which no merge changes, after the id `after`."""
         order = self._ordered()
+        try:
+            return self._page(order, after, most, passing)
+        finally:
+            self._release()
+
+    def _page(
+        self, order: AnyArray, after: int | str | None, most: int, passing: AnyArray | None
+    ) -> Int64Array:
         start = 0
         if isinstance(after, str):
             strings = self._strings
@@ -356,13 +377,27 @@ class Ids:
     def _ordered(self) -> AnyArray:
         """The vertices by id."""
         if self._order is None:
+            order, mapped = self._empty_order()
             if self._numbers is None:
-                self._order = numpy_of(pc.sort_indices(self._strings), np.uint64).astype(np.uint32)
-            else:
-                self._order = _order_of_consecutive(self._numbers)
-                if self._order is None:
-                    self._order = np.argsort(self._numbers).astype(np.uint32)
+                order[:] = numpy_of(pc.sort_indices(self._strings), np.uint64)
+            elif not _put_order_of_consecutive(self._numbers, order):
+                order[:] = np.argsort(self._numbers)
+            self._mapped_order = mapped
+            self._order = order
         return self._order
+
+    def _empty_order(self) -> tuple[AnyArray, mmap.mmap | None]:
+        count = len(self.column)
+        if self._folder is not None and count:
+            with contextlib.suppress(OSError):
+                return unnamed_array(self._folder, count, np.uint32)
+        return np.empty(count, np.uint32), None
+
+    def _release(self) -> None:
+        """Give pages of files back that a call has touched."""
+        for mapped in (self._mapped, self._mapped_order):
+            if mapped is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def _count_below(self, numbers: Int64Array) -> Int64Array:
         """For each number, how many ids are smaller. Unlike ``np.searchsorted``, which would copy the order
@@ -383,16 +418,21 @@ class Ids:
             return np.full(len(numbers), -1, np.int64)
         order = self._ordered()
         vertices = order[np.minimum(self._count_below(numbers), len(order) - 1)].astype(np.int64)
-        return np.where(self._numbers[vertices] == numbers, vertices, -1)
+        found = np.where(self._numbers[vertices] == numbers, vertices, -1)
+        self._release()
+        return found
 
 
-def _order_of_consecutive(numbers: Int64Array) -> AnyArray | None:
-    """The order of ids without gaps, which takes no sort; None for others. Ids that velo gave are such."""
+def _put_order_of_consecutive(numbers: Int64Array, order: AnyArray) -> bool:
+    """Put the order of ids without gaps, which takes no sort, into an array. False for others.
+
+    Ids that velo gave are such.
+    """
     count = len(numbers)
     if not count or int(numbers.max()) - (low := int(numbers.min())) + 1 != count:
-        return None
-    order = np.full(count, count, np.uint32)
-    for start in range(0, count, _ORDERED_AT_ONCE):
-        some = numbers[start : start + _ORDERED_AT_ONCE]
+        return False
+    order[:] = count
+    for start in range(0, count, _IDS_AT_ONCE):
+        some = numbers[start : start + _IDS_AT_ONCE]
         order[some - low] = np.arange(start, start + len(some), dtype=np.uint32)
-    return order if int(order.max()) < count else None
+    return int(order.max()) < count

@@ -81,6 +81,26 @@ def released_batch(path: Path) -> tuple[Any, mmap.mmap]:
         return batch, mapped
 
 
+def unnamed_array(folder: Path, count: int, dtype: type[np.generic]) -> tuple[AnyArray, mmap.mmap]:
+    """An array of `count` > 0 elements in a file without a name, and the mapping.
+
+    It takes no memory that the system cannot have back.
+
+    Raises
+    ------
+    OSError
+        The folder takes no such file, or has no space for it.
+    """
+    size = count * np.dtype(dtype).itemsize
+    handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, size)  # a write to a page without space would end the process
+        mapped = mmap.mmap(handle, size)
+    finally:
+        os.close(handle)
+    return np.frombuffer(mapped, dtype), mapped
+
+
 def _batch_of(file: Any) -> Any:
     with pa.ipc.open_file(file) as reader:
         if reader.num_record_batches != 1:

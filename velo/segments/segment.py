@@ -72,6 +72,9 @@ def compiler_for(
 
 #: For whole pages where no budget was named: all those of a million vectors of 128 dimensions have room.
 _CACHE_BYTES: Final = 256 << 20
+#: The least budget of a segment: this part of that of its folder, but these bytes.
+_SEGMENT_LEAST_SHARE: Final = 8
+_SEGMENT_LEAST_BYTES: Final = 1 << 18
 #: Written once and never again (zig/src/index).
 _PAGES_FILE: Final = "pages.bin"
 
@@ -113,12 +116,22 @@ class OpenOptions:
         if self.memory is None:
             struct.cache_bytes = self.cache_bytes * rows // max(rows, of_rows or 0)
 
+    def grows_to(self, needed_bytes: int, folder: Path, of_rows: int | None) -> bool:
+        """Whether the budget of a segment grows to what it needs: that of a small one beside others does."""
+        is_beside = (of_rows or 0) > shape_in_manifest(folder)[0]
+        return has_floor(self.memory, needed_bytes) or (is_beside and needed_bytes <= SHARE_FLOOR_BYTES)
+
 
 def segment_bytes(memory: Memory | None, rows: int, of_rows: int, dim: int) -> int:
-    """The budget of a segment of `rows` rows, of a folder of `of_rows` rows; 0: there is none."""
+    """The budget of a segment of `rows` rows, of a folder of `of_rows` rows; 0: there is none.
+
+    A small one gets more than its share.
+    """
     if of_rows <= rows or memory is None:
         return memory_bytes(memory, rows, dim)
-    return max(SHARE_FLOOR_BYTES, memory_bytes(memory, of_rows, dim) * rows // of_rows)
+    total = memory_bytes(memory, of_rows, dim)
+    least = min(SHARE_FLOOR_BYTES, max(_SEGMENT_LEAST_BYTES, total // _SEGMENT_LEAST_SHARE))
+    return max(least, total * rows // of_rows)
 
 
 def shape_in_manifest(folder: Path) -> tuple[int, int]:
@@ -168,7 +181,7 @@ class Segment:
             try:
                 _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
             except BudgetTooSmallError as error:
-                if error.needed_bytes is None or not has_floor(how.memory, error.needed_bytes):
+                if error.needed_bytes is None or not how.grows_to(error.needed_bytes, folder, of_rows):
                     raise
                 struct.memory_bytes = error.needed_bytes
                 _native.check(_native.lib.velo_index_open(bytes(folder), struct, place), "path")
