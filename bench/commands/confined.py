@@ -94,9 +94,9 @@ def _confined(part: str, context: Context) -> Results:
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(path, copy)
         path = copy
-    how = {"memory": context.options["memory"], "threads": context.threads}
-    in_flight = context.options["queries_in_flight"]
-    command = [sys.executable, "-m", MODULE, part, str(path), context.data, json.dumps(how), str(in_flight)]
+    how = {name: context.options[name] for name in ("memory", "queries_in_flight")}
+    how["threads"] = context.threads
+    command = [sys.executable, "-m", MODULE, part, str(path), context.data, json.dumps(how)]
     steps: list[Row] = []
     limit_mib = int(context.options["limit_mib"])
     with cgroup.limited(limit_mib << 20) as group:
@@ -120,8 +120,9 @@ def _confined(part: str, context: Context) -> Results:
 
 def main() -> None:
     """Entry of a process in the group: a JSON line a step."""
-    part, path, data, options, in_flight = sys.argv[1:]
-    how = json.loads(options) | {"tuning": velo.OpenTuning(queries_in_flight=int(in_flight))}
+    part, path, data, options = sys.argv[1:]
+    how = json.loads(options)
+    how["tuning"] = velo.OpenTuning(queries_in_flight=how.pop("queries_in_flight"))
     sys.meta_path.insert(0, _WithoutPandas())
     dataset = _held(datasets.load(Path(data), query_count=1000))
     steps: Callable[..., Iterator[Step]] = {"reads": _reads, "writes": _writes, "optimize": _optimize}[part]

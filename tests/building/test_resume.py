@@ -270,6 +270,22 @@ def test_a_killed_partitioned_build_resumes_to_the_same_index(
             assert (stage, done) == ("graph", 0), (cut, told)
 
 
+def test_another_sample_of_rows_encodes_anew(tmp_path: Path) -> None:
+    """Codes go with the centers, which are made of as many rows as the memory of a build has room for."""
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "encode" and done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_shard(tmp_path / "i", as_source(rows()), options(), build_memory="25%", watch=interrupt)
+    resumed: list[Any] = []
+    build_shard(tmp_path / "i", as_source(rows()), options(), resumed=lambda *told: resumed.append(told))
+    assert resumed == []
+    build_shard(tmp_path / "whole", as_source(rows()), options())
+    assert contents(tmp_path / "i") == contents(tmp_path / "whole")
+
+
 def test_a_resumed_build_of_several_threads_keeps_the_recall(
     random: np.random.Generator, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +91,10 @@ def test_ids_come_back_in_placement_order(kind: str, random: np.random.Generator
     assert len(ids.vertices([])) == 0
 
 
+@pytest.mark.parametrize("order", ["in memory", "in a file", "no room for a file"])
 @pytest.mark.parametrize("kind", ["no ids", "consecutive", "int64", "string"])
 def test_ids_are_listed_and_found_in_their_order(
-    kind: str, tmp_path: Path, random: np.random.Generator
+    kind: str, order: str, tmp_path: Path, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = int(random.integers(1, 300))
     rows = random.permutation(n).astype(np.uint32)
@@ -102,19 +105,26 @@ def test_ids_are_listed_and_found_in_their_order(
         "string": np.array([f"id {number:05}" for number in random.permutation(n)], object),
     }[kind]
     write_ids(tmp_path, None if given is None else given_ids(given, n), rows, first_row=70)
-    ids = Ids(tmp_path, n, first_row=70)
+    ids = Ids(tmp_path, n, first_row=70, is_released=order != "in memory")
+    if order == "no room for a file":
+
+        def full(*_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
     found = ids.of(np.arange(n))
-    order = np.argsort(found, kind="stable")
+    ascending = np.argsort(found, kind="stable")
     ends: list[Any] = [-(2**63), 2**63 - 1] if kind != "string" else ["", "j"]
     between = [] if kind == "string" else (found + 1).tolist()
     for after in [None, *ends, *found.tolist(), *between]:
-        later = [vertex for vertex in order if after is None or found[vertex] > after]
+        later = [vertex for vertex in ascending if after is None or found[vertex] > after]
         assert ids.page(after, 7, None).tolist() == later[:7]
         assert (
             ids.page(after, 7, np.arange(n) % 2 == 0).tolist() == [one for one in later if one % 2 == 0][:7]
         )
     assert np.array_equal(ids.find(found), np.arange(n))
     assert ids.find(ends).tolist() == [-1, -1]
+    assert sorted(os.listdir(tmp_path)) == ["ids.arrow"]
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:

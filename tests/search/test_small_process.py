@@ -97,7 +97,13 @@ def test_pages_of_ids_leave_the_resident_set(
     assert found.dtype == expected.dtype
     assert (found == expected).all()
     assert resident_of(file) < 100_000 < whole
-    assert (released.of(vertices[vertices >= 0], complete=True) == expected[vertices >= 0]).all()
+    known = vertices >= 0
+    assert (released.find(expected[known][:5]) == vertices[known][:5]).all()
+    assert len(released.page(min(expected[known]), 5, None)) == 5
+    assert released._mapped_order is not None  # not in memory of its own
+    assert resident_of("(deleted)") < 100_000
+    assert resident_of(file) < 100_000
+    assert (released.of(vertices[known], complete=True) == expected[known]).all()
 
 
 #: The start of both programs: they print the anonymous memory after each step.

@@ -345,6 +345,7 @@ class Ids:
         found[numpy_of(positions.drop_null(), np.int32)] = placed
         # An id asked for twice has one position in the value set: the first.
         first = numpy_of(pc.index_in(column, value_set=column), np.int32)
+        self._release()
         vertices: Int64Array = found[first]
         return vertices
 
