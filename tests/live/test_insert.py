@@ -434,7 +434,7 @@ def test_merges_have_a_budget_of_their_own(tmp_path: Path, monkeypatch: pytest.M
         with velo.create(tmp_path / str(number), dim=DIM, durability="process", **options) as index:
             index.insert(vectors_of(100))
             index.flush()
-            assert budgets.pop() == budget - 20 * len(index)  # what the commit itself keeps of its rows
+            assert budgets.pop() == budget - 8 * len(index)  # what the merge itself keeps of its rows
         with velo.open(tmp_path / str(number), writable=True, **options) as index:
             index.insert(vectors_of(100))
             index.optimize()
