@@ -512,6 +512,8 @@ class _Table:
                 threads=self._threads, memory=self._memory_bytes or None, plan="walk", tuning=kept
             )
             return Segment(folder, how)
+        if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
+            raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
         if links == 0 and self._threads == 1:
             # As above.
             tuning = OpenTuning(queries_in_flight=1, queue_depth=1)
@@ -528,8 +530,6 @@ class _Table:
                 if not self._page_links:
                     raise
                 # Then only links on disk can be measured, within this budget
-        if 0 < self._memory_bytes < (folder / _CODES_FILE).stat().st_size:
-            raise BudgetTooSmallError("the budget does not hold the codes", argument="memory")
         # Without a budget: what of it codes leave would become a cache.
         return Segment(folder, OpenOptions(threads=self._threads, plan="links_on_disk", tuning=tuning))
 

@@ -183,11 +183,7 @@ def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray,
     elif isinstance(column, np.ndarray):
         kind, placed = "int64", arrow_of(column[rows])
     elif callable(column):
-        some: list[Any] = [
-            _column(column(rows[start : start + _IDS_AT_ONCE])) for start in range(0, len(rows), _IDS_AT_ONCE)
-        ]
-        kind = "int64" if isinstance(some[0], np.ndarray) else "string"
-        placed = arrow_of(np.concatenate(some)) if kind == "int64" else pa.concat_arrays(some)
+        kind, placed = _placed(column, rows)
     else:
         kind, placed = "string", column.take(arrow_of(rows))
         if isinstance(placed, pa.ChunkedArray):
@@ -199,6 +195,19 @@ def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray,
     with durable_file(folder / FILE_NAME) as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     return kind
+
+
+def _placed(ids_of: IdsOfRows, rows: AnyArray) -> tuple[str, Any]:
+    """The kind of ids, and those of all `rows`."""
+    parts: list[Any] = []
+    numbers = np.empty(len(rows), np.int64)
+    for start in range(0, len(rows), _IDS_AT_ONCE):
+        some = _column(ids_of(rows[start : start + _IDS_AT_ONCE]))
+        if isinstance(some, np.ndarray):
+            numbers[start : start + len(some)] = some
+        else:
+            parts.append(some)
+    return ("string", pa.concat_arrays(parts)) if parts else ("int64", arrow_of(numbers))
 
 
 class Ids:

@@ -117,7 +117,7 @@ class OpenOptions:
             struct.cache_bytes = self.cache_bytes * rows // max(rows, of_rows or 0)
 
     def grows_to(self, needed_bytes: int, folder: Path, of_rows: int | None) -> bool:
-        """Whether the budget of a segment grows to what it needs: that of a small one beside others does."""
+        """Whether a segment's budget grows to its need, up to `SHARE_FLOOR_BYTES`: beside others it does."""
         is_beside = (of_rows or 0) > shape_in_manifest(folder)[0]
         return has_floor(self.memory, needed_bytes) or (is_beside and needed_bytes <= SHARE_FLOOR_BYTES)
 
