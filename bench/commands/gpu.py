@@ -270,20 +270,19 @@ def _calls(plan: Plan, folder: Path) -> Iterator[Line]:
     """Whole calls, side by side: preparation, copies, navigation, pages, answers."""
     path, asked = _large(plan, folder)
     available = plan.threads or len(os.sched_getaffinity(0))
-    in_memory = 2 * plan.rows * plan.dim * 4
     counts = [one for one in CALLS if one <= plan.largest_call]
-    yield from _compared(plan, path, asked, available, in_memory, CALL_LIST, counts)
-    yield from _compared(plan, path, asked, available, in_memory, LISTS[-1], counts[-3:])
+    yield from _compared(plan, path, asked, available, CALL_LIST, counts)
+    yield from _compared(plan, path, asked, available, LISTS[-1], counts[-3:])
     for cores in CORES:
         if cores < available:
-            yield from _compared(plan, path, asked, cores, in_memory, CALL_LIST, counts[1:-1])
-    yield from _compared(plan, path, asked, available, None, CALL_LIST, counts[-2:])
+            yield from _compared(plan, path, asked, cores, CALL_LIST, counts[1:-1])
 
 
 def _compared(
-    plan: Plan, path: Path, asked: AnyArray, cores: int, memory: int | None, list_size: int, counts: list[int]
+    plan: Plan, path: Path, asked: AnyArray, cores: int, list_size: int, counts: list[int]
 ) -> Iterator[Line]:
-    """Calls of each size on some of the cores, with all pages in memory or with the usual share."""
+    """Calls of each size on some of the cores, with all pages in memory."""
+    memory = 2 * plan.rows * plan.dim * 4
     kept_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(sorted(kept_cores)[:cores]))
     try:
@@ -314,10 +313,9 @@ def _compared(
                     rates.append(count / best)
                     ids.append(found.ids)
                 same = _overlap(ids[1], ids[0])
-                where = "from disk" if memory is None else "pages in memory"
                 yield Line(
                     "3 calls",
-                    f"{cores} cores, list {list_size}, {where}, {count:,} queries: queries/s, processor time "
+                    f"{cores} cores, list {list_size}, {count:,} queries: queries/s, processor time "
                     f"of a query, same neighbors {same:.4f}",
                     f"{rates[0]:,.0f}, {used[0] * 1e6:.1f} us",
                     f"{rates[1]:,.0f}, {used[1] * 1e6:.1f} us",
