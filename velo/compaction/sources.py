@@ -123,7 +123,7 @@ class Sources:
     """The sources of a new segment: some of the segments of a view, its delta, or both.
 
     `segments`: The segments that it replaces, ascending.
-    `vertices`: Of the view, ascending, in the type that :func:`_as_vertices` gives.
+    `vertices`: Of the view, ascending, as :func:`_as_vertices` returns them.
     """
 
     view: View
@@ -266,7 +266,7 @@ class Sources:
 
 
 def _as_vertices(values: AnyArray, rows: int) -> AnyArray:
-    """Vertices of a view with so many rows, in as few bytes as hold them."""
+    """Convert vertices of a view of `rows` rows to the smallest type that holds them."""
     return values.astype(np.uint32 if rows <= 1 << 32 else np.int64)
 
 

@@ -213,13 +213,13 @@ def _placed(ids_of: IdsOfRows, rows: AnyArray) -> tuple[str, Any]:
 class Ids:
     """The ids of an open index, mapped from its file. `kind_known`: some row has decided the kind.
 
-    `is_released`: Few of the file's pages stay resident, and the order of ids is in a file, too, if the
-      folder takes one. Each lookup takes a few microseconds more.
+    `is_released`: Few of the file's pages stay resident. The order of the ids is in a file without a name, if
+      the folder is writable. Each lookup takes a few microseconds more.
     """
 
     kind_known: bool = True
     _folder: Path | None = None
-    #: Pages of both stay resident during a call alone.
+    #: Their pages are resident only during a call.
     _mapped: mmap.mmap | None = None
     _mapped_order: mmap.mmap | None = None
 
@@ -404,7 +404,7 @@ class Ids:
         return np.empty(count, np.uint32), None
 
     def _release(self) -> None:
-        """Give pages of files back that a call has touched."""
+        """Remove the pages that a call has touched from the resident set."""
         for mapped in (self._mapped, self._mapped_order):
             if mapped is not None:
                 mapped.madvise(mmap.MADV_DONTNEED)

@@ -84,7 +84,7 @@ def released_batch(path: Path) -> tuple[Any, mmap.mmap]:
 def unnamed_array(folder: Path, count: int, dtype: type[np.generic]) -> tuple[AnyArray, mmap.mmap]:
     """An array of `count` > 0 elements in a file without a name, and the mapping.
 
-    It takes no memory that the system cannot have back.
+    The system can write it out and reclaim its memory.
 
     Raises
     ------

@@ -72,7 +72,7 @@ def compiler_for(
 
 #: For whole pages where no budget was named: all those of a million vectors of 128 dimensions have room.
 _CACHE_BYTES: Final = 256 << 20
-#: The least budget of a segment: this part of that of its folder, but these bytes.
+#: A segment gets at least one `_SEGMENT_LEAST_SHARE`-th of its folder's budget, and at least these bytes.
 _SEGMENT_LEAST_SHARE: Final = 8
 _SEGMENT_LEAST_BYTES: Final = 1 << 18
 #: Written once and never again (zig/src/index).
