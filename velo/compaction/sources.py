@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from velo.building.build import WarmStart
-from velo.filters.arrow_values import arrow_of
 from velo.folder.flow import ColumnSource, StoredRows
+from velo.folder.ids import take_ids
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.metadata import as_given
 from velo.folder.replace import MARKER, durable_file, sync_folder, unlocked
@@ -461,9 +461,7 @@ class LargeRows(GivenRows):
         """The ids of some of them; those that the index numbers begin at `first_row`."""
         if self.is_numbered:
             return rows.astype(np.int64) + first_row
-        return (
-            self._column[rows] if isinstance(self._column, np.ndarray) else self._column.take(arrow_of(rows))
-        )
+        return take_ids(self._column, rows)
 
 
 @dataclass(frozen=True)

@@ -180,14 +180,11 @@ def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray,
         numbers = rows.astype(np.int64)
         numbers += first_row
         placed: Any = arrow_of(numbers)
-    elif isinstance(column, np.ndarray):
-        kind, placed = "int64", arrow_of(column[rows])
-    elif callable(column):
-        kind, placed = _placed(column, rows)
     else:
-        kind, placed = "string", column.take(arrow_of(rows))
-        if isinstance(placed, pa.ChunkedArray):
-            placed = placed.combine_chunks()
+        placed = _placed(column, rows) if callable(column) else take_ids(column, rows)
+        kind = "int64" if isinstance(placed, np.ndarray) else "string"
+        if isinstance(placed, np.ndarray):
+            placed = arrow_of(placed)
     columns = {"id": placed}
     if column is not None:
         columns["row"] = arrow_of(rows)  # for masks, which go by row
@@ -197,8 +194,16 @@ def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray,
     return kind
 
 
-def _placed(ids_of: IdsOfRows, rows: AnyArray) -> tuple[str, Any]:
-    """The kind of ids, and those of all `rows`."""
+def take_ids(column: IdColumn, rows: AnyArray) -> IdColumn:
+    """The ids of some rows."""
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    taken = column.take(arrow_of(rows))
+    return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
+
+
+def _placed(ids_of: IdsOfRows, rows: AnyArray) -> IdColumn:
+    """The ids of all `rows`, which a function returns for some."""
     parts: list[Any] = []
     numbers = np.empty(len(rows), np.int64)
     for start in range(0, len(rows), _IDS_AT_ONCE):
@@ -207,7 +212,7 @@ def _placed(ids_of: IdsOfRows, rows: AnyArray) -> tuple[str, Any]:
             numbers[start : start + len(some)] = some
         else:
             parts.append(some)
-    return ("string", pa.concat_arrays(parts)) if parts else ("int64", arrow_of(numbers))
+    return pa.concat_arrays(parts) if parts else numbers
 
 
 class Ids:
@@ -361,10 +366,9 @@ class Ids:
     def page(self, after: int | str | None, most: int, passing: AnyArray | None) -> Int64Array:
         """At most `most` vertices in the order of their ids, which no merge changes, after the id `after`."""
         order = self._ordered()
-        try:
-            return self._page(order, after, most, passing)
-        finally:
-            self._release()
+        found = self._page(order, after, most, passing)
+        self._release()
+        return found
 
     def _page(
         self, order: AnyArray, after: int | str | None, most: int, passing: AnyArray | None

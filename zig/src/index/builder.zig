@@ -1543,8 +1543,8 @@ pub const Partitions = struct {
         }
     };
 
-    /// `ranks`: where a row stands among the homes of its partition.
-    fn load_homes(self: *Partitions, partition: usize, ranks: []const u32, sizes: Sizes) Error!?Loaded {
+    /// `ranks`: where a row stands among the homes of its partition. `sizes`: of all records, by row, once they are known.
+    fn load_homes(self: *Partitions, partition: usize, ranks: []const u32, sizes: ?[]const u16) Error!?Loaded {
         const allocator = self.allocator;
         const degree = self.builder.options.degree;
         const rows = try self.members(partition, false);
@@ -1569,11 +1569,7 @@ pub const Partitions = struct {
         const homes = self.clusters.homes;
         for (rows, local.degrees, own_sizes, 0..) |row, *local_degree, *size, member| {
             const list = try self.lists.read(row, self.diagnostic);
-            size.* = switch (sizes) {
-                .guessed => size_guess(self.builder, list.len),
-                .alike => |bytes| bytes,
-                .by_row => |known| known[row],
-            };
+            size.* = if (sizes) |known| known[row] else size_guess(self.builder, list.len);
             const own_list = local.row(@intCast(member));
             local_degree.* = 0;
             for (list) |neighbor| if (homes[neighbor] == partition) {
@@ -1617,8 +1613,8 @@ pub const Partitions = struct {
             }
         }
         const threshold = try self.affinity_threshold();
-        if (self.builder.options.places_once) return self.place_with(ranks, .guessed, threshold);
-        if (!sizes_vary(self.builder)) return self.place_with(ranks, .{ .alike = size_guess(self.builder, 0) }, threshold);
+        const places_once = self.builder.options.places_once;
+        if (places_once or !sizes_vary(self.builder)) return self.place_with(ranks, null, places_once, threshold);
         const sizes = try base.alloc_untouched(allocator, u16, self.n);
         defer base.free_untouched(allocator, sizes);
         {
@@ -1626,27 +1622,20 @@ pub const Partitions = struct {
             defer base.free_untouched(allocator, order);
             try writer.record_sizes(allocator, .{ .rows = &self.lists }, self.builder.options.degree, order, self.builder.page_geometry(), sizes, self.diagnostic);
         }
-        return self.place_with(ranks, .{ .by_row = sizes }, threshold);
+        return self.place_with(ranks, sizes, false, threshold);
     }
 
     fn draft_order(self: *Partitions, ranks: []const u32) Error![]u32 {
         if (self.builder.plan.goes_on) return self.builder.warm_start.?.order(self.allocator, self.n, .{ .rows = &self.lists }, self.diagnostic);
-        const draft = try self.place_with(ranks, .guessed, null);
+        const draft = try self.place_with(ranks, null, true, null);
         base.free_untouched(self.allocator, draft.placement.page_first);
         base.free_untouched(self.allocator, draft.colors);
         return draft.placement.order;
     }
 
-    /// Bytes of records in pages.
-    const Sizes = union(enum) {
-        /// From experience, by the length of lists: no vertices change places.
-        guessed,
-        alike: u16,
-        by_row: []const u16,
-    };
-
-    /// Records get colors with a `threshold`, within which vectors are affine.
-    fn place_with(self: *Partitions, ranks: []const u32, sizes: Sizes, threshold: ?f32) Error!resume_room.Placed {
+    /// Without `sizes` they come from experience. In a `draft` no vertices change places. Records get colors with a `threshold`,
+    /// within which vectors are affine.
+    fn place_with(self: *Partitions, ranks: []const u32, sizes: ?[]const u16, draft: bool, threshold: ?f32) Error!resume_room.Placed {
         const allocator = self.allocator;
         self.builder.control.enter(.place, self.n);
         var order: std.ArrayList(u32) = try .initCapacity(allocator, self.n);
@@ -1658,7 +1647,7 @@ pub const Partitions = struct {
         for (0..self.count) |partition| {
             var loaded = try self.load_homes(partition, ranks, sizes) orelse continue;
             defer loaded.deinit(allocator);
-            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, sizes == .guessed, self.diagnostic);
+            var placement = try place_points(self.builder, &loaded.graph, &loaded.codes, loaded.sizes, draft, self.diagnostic);
             defer placement.deinit(allocator);
             const first: u32 = @intCast(order.items.len);
             if (threshold) |within| {
