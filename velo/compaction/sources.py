@@ -22,6 +22,7 @@ from velo.folder.ids import take_ids
 from velo.folder.manifest import MANIFEST_FILE
 from velo.folder.metadata import as_given
 from velo.folder.replace import MARKER, durable_file, sync_folder, unlocked
+from velo.folder.stored import unnamed_array
 from velo.formats.source import RandomSource, Source, chunk_rows
 from velo.options import METRIC_CODES
 from velo.segments.chunked import ChunkedColumns
@@ -142,7 +143,7 @@ class Sources:
             taken[starts[segment] : starts[segment + 1]] = True if rows is None else rows.matches()
         if with_delta:
             taken[starts[-1] :] = view.delta_alive
-        vertices = _as_vertices(np.flatnonzero(taken), view.n)
+        vertices = _as_vertices(np.flatnonzero(taken), view)
         return cls(view, names, segments, vertices, with_delta and view.native.delta_rows > 0)
 
     @property
@@ -244,7 +245,7 @@ class Sources:
             view,
             names,
             [*self.segments, number],
-            np.concatenate([stored, _as_vertices(np.arange(first, first + added), view.n)]),
+            _as_vertices(np.concatenate([stored, np.arange(first, first + added)]), view),
             with_delta=False,
         )
 
@@ -265,9 +266,14 @@ class Sources:
         return first, slice(int(start), int(stop))
 
 
-def _as_vertices(values: AnyArray, rows: int) -> AnyArray:
-    """Convert vertices of a view of `rows` rows to the smallest type that holds them."""
-    return values.astype(np.uint32 if rows <= 1 << 32 else np.int64)
+def _as_vertices(values: AnyArray, view: View) -> AnyArray:
+    """Vertices of a view in the smallest type that holds them, beside segments in a file without a name."""
+    dtype = np.uint32 if view.n <= 1 << 32 else np.int64
+    if not view.segments:
+        return values.astype(dtype)
+    vertices, _ = unnamed_array(view.segments[0].folder, len(values), dtype)
+    vertices[:] = values
+    return vertices
 
 
 def _places(vertices: AnyArray, bounds: Any) -> AnyArray:
@@ -347,9 +353,7 @@ class MergeCheckpoint:
         for number, (_, rows) in zip(segments, self.segments, strict=True):
             vertices.append(starts[number] + np.flatnonzero(bits[at : at + rows]))
             at += -(-rows // 64) * 64
-        return Sources(
-            view, names, segments, _as_vertices(np.concatenate(vertices), view.n), with_delta=False
-        )
+        return Sources(view, names, segments, _as_vertices(np.concatenate(vertices), view), with_delta=False)
 
     def remove(self) -> None:
         """It ended, or cannot go on."""

@@ -181,7 +181,7 @@ def write_ids(folder: Path, column: IdColumn | IdsOfRows | None, rows: AnyArray,
         numbers += first_row
         placed: Any = arrow_of(numbers)
     else:
-        placed = _placed(column, rows) if callable(column) else take_ids(column, rows)
+        placed = _placed(column, rows, folder) if callable(column) else take_ids(column, rows)
         kind = "int64" if isinstance(placed, np.ndarray) else "string"
         if isinstance(placed, np.ndarray):
             placed = arrow_of(placed)
@@ -202,10 +202,10 @@ def take_ids(column: IdColumn, rows: AnyArray) -> IdColumn:
     return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
 
 
-def _placed(ids_of: IdsOfRows, rows: AnyArray) -> IdColumn:
+def _placed(ids_of: IdsOfRows, rows: AnyArray, folder: Path) -> IdColumn:
     """The ids of all `rows`, which a function returns for some."""
     parts: list[Any] = []
-    numbers = np.empty(len(rows), np.int64)
+    numbers, _ = unnamed_array(folder, len(rows), np.int64)
     for start in range(0, len(rows), _IDS_AT_ONCE):
         some = _column(ids_of(rows[start : start + _IDS_AT_ONCE]))
         if isinstance(some, np.ndarray):
@@ -402,10 +402,9 @@ class Ids:
 
     def _empty_order(self) -> tuple[AnyArray, mmap.mmap | None]:
         count = len(self.column)
-        if self._folder is not None and count:
-            with contextlib.suppress(OSError):
-                return unnamed_array(self._folder, count, np.uint32)
-        return np.empty(count, np.uint32), None
+        if self._folder is None:
+            return np.empty(count, np.uint32), None
+        return unnamed_array(self._folder, count, np.uint32)
 
     def _release(self) -> None:
         """Remove the pages that a call has touched from the resident set."""

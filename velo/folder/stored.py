@@ -81,24 +81,21 @@ def released_batch(path: Path) -> tuple[Any, mmap.mmap]:
         return batch, mapped
 
 
-def unnamed_array(folder: Path, count: int, dtype: type[np.generic]) -> tuple[AnyArray, mmap.mmap]:
-    """An array of `count` > 0 elements in a file without a name, and the mapping.
+def unnamed_array(folder: Path, count: int, dtype: type[np.generic]) -> tuple[AnyArray, mmap.mmap | None]:
+    """An array in a file without a name, whose memory the system can reclaim, and the mapping.
 
-    The system can write it out and reclaim its memory.
-
-    Raises
-    ------
-    OSError
-        The folder takes no such file, or has no space for it.
+    If the folder takes no such file or has no space for it, the array is in memory, and there is no mapping.
     """
     size = count * np.dtype(dtype).itemsize
-    handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
-    try:
-        os.posix_fallocate(handle, 0, size)  # a write to a page without space would end the process
-        mapped = mmap.mmap(handle, size)
-    finally:
-        os.close(handle)
-    return np.frombuffer(mapped, dtype), mapped
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, size)  # a write to a page without space would end the process
+            mapped = mmap.mmap(handle, size)
+        finally:
+            os.close(handle)
+        return np.frombuffer(mapped, dtype), mapped
+    return np.empty(count, dtype), None
 
 
 def _batch_of(file: Any) -> Any:
